@@ -1,0 +1,1 @@
+"""Dialects: a request's body out, a response's events in; one small module each."""

@@ -1,0 +1,1 @@
+"""Shared-nothing workers that play a level's requests on real sockets."""

@@ -1,0 +1,64 @@
+"""Everything that can go wrong, one class for each way a run ends badly.
+
+    LoadtestError
+    ├── UsageError          2   a flag or an argument is wrong
+    │   └── ScenarioError   2   a scenario file is wrong (all faults at once)
+    ├── TargetError         1   the target is unreachable or unusable, or every request failed
+    ├── ServerError         3   the bundled server could not start, or died
+    ├── ResultError         1   the result folder cannot be written or read
+    └── WorkerLost         97   a load generator process died: the measurement is unsound
+
+The exit codes are docs/metrics.md's. Each message says what was wrong, where, and the mend.
+"""
+
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_INVALID = 97
+EXIT_INTERRUPTED = 130
+
+
+class LoadtestError(Exception):
+    """Base of the tree. ``str(error)`` is the whole message for a person."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(LoadtestError):
+    """A flag, argument or combination of them that cannot be meant."""
+
+    exit_code = 2
+
+
+class ScenarioError(UsageError):
+    """A scenario file that cannot be used; the message lists every fault with file:line:column."""
+
+
+class TargetError(LoadtestError):
+    """The target did not answer, refused us, or failed every request."""
+
+    exit_code = 1
+
+
+class ServerError(LoadtestError):
+    """The bundled server could not be started, or died while it was measured."""
+
+    exit_code = 3
+
+
+class ResultError(LoadtestError):
+    """The output folder cannot be written, or a result in it cannot be read."""
+
+    exit_code = 1
+
+
+class WorkerLost(LoadtestError):
+    """A load generator process ended before its level did."""
+
+    exit_code = EXIT_INVALID
+
+
+def worst_exit_code(codes: list[int]) -> int:
+    """The one exit code when several apply: 130 > 3 > 1 > 2 > 97 > 99 > 98 > 0 (docs/metrics.md)."""
+    order = [130, 3, 1, 2, 97, 99, 98, 0]
+    return min(codes, key=order.index, default=EXIT_OK)

@@ -1,0 +1,72 @@
+"""A level: one load × one workload × one batching setting; and what the generator saw of itself playing it."""
+
+from typing import Literal
+
+import msgspec
+
+from loadtest.schedule import Load
+from loadtest.workload.lengths import Length
+
+Scheduler = Literal["continuous", "dynamic", "static", "none"]
+SCHEDULERS: tuple[Scheduler, ...] = ("continuous", "dynamic", "static", "none")
+
+
+class Batching(msgspec.Struct, frozen=True):
+    """How the bundled server groups requests. ``timeout_ms`` is the wait window of dynamic and static."""
+
+    scheduler: Scheduler
+    max_batch_size: int
+    timeout_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.scheduler} {self.max_batch_size}" if self.scheduler != "none" else "none"
+
+
+class Level(msgspec.Struct, frozen=True):
+    """One level of a run, complete: with the run's seed it determines every request and its due time.
+
+    Either ``duration_s`` or ``requests`` bounds the sending, or both (whichever ends first). ``warmup_s`` is the
+    part at the start that is played but not measured. ``grace_s`` is how long unfinished requests may take after
+    the sending has ended, before they are cut off.
+    """
+
+    index: int
+    name: str
+    load: Load
+    batching: Batching | None
+    input_tokens: Length
+    output_tokens: Length
+    duration_s: float | None
+    requests: int | None
+    warmup_s: float
+    grace_s: float
+
+
+class WorkerHealth(msgspec.Struct, frozen=True):
+    """What one generator process measured of itself during one level."""
+
+    worker: int
+    cpu_share: float  # of one core, 0..1, from the first send to the end
+    loop_lag_p99_ms: float  # how late the event loop ran a timer that was due
+    loop_lag_max_ms: float
+    reads: int  # reads from the sockets
+    coalesced_reads: int  # of these, reads that completed more than one stream event
+    connections_opened: int
+
+
+LevelEnd = Literal["completed", "interrupted", "unusable", "worker_lost"]
+
+
+class LevelRun(msgspec.Struct, frozen=True):
+    """How a level went as the generator saw it; the requests themselves are in the journal.
+
+    ``sending_ended_ms`` and ``ended_ms`` count from the level's t0. ``held_concurrency`` is the time-weighted mean
+    number of closed-loop slots that had a request in flight, over the window, or None for an open loop.
+    """
+
+    level: int
+    end: LevelEnd
+    sending_ended_ms: float
+    ended_ms: float
+    workers: list[WorkerHealth]
+    reason: str | None = None

@@ -1,0 +1,1 @@
+"""Scenario files: YAML read, checked whole, and turned into frozen values."""

@@ -1,0 +1,1 @@
+"""What is asked: lengths and text of prompts."""
