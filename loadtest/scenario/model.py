@@ -1,0 +1,99 @@
+"""A scenario, complete: every value is there, whoever gave it."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from loadtest.level import Scheduler
+from loadtest.workload.lengths import Length
+
+Endpoint = Literal["chat", "completions"]
+Arrival = Literal["constant", "poisson"]
+Provider = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["auto", "fp32", "fp16"]
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A set of levels: the product of its axes. No axis is empty.
+
+    Exactly one of ``concurrency`` (closed loop: requests in flight) and ``rate_per_s`` (open loop: requests
+    a second, of the whole run) is given. ``scheduler`` and ``max_batch_size`` are settings of the bundled
+    server and mean nothing for another target.
+    """
+
+    concurrency: list[int] | None
+    rate_per_s: list[float] | None
+    input_tokens: list[Length]
+    output_tokens: list[Length]
+    scheduler: list[Scheduler]
+    max_batch_size: list[int]
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How the bundled server is started; unused when the target is a URL.
+
+    ``threads``, ``kv_slots`` and ``max_seq_len`` of None leave the choice to the server.
+    """
+
+    model: str = "demo"
+    provider: Provider = "auto"
+    dtype: Dtype = "auto"
+    threads: int | None = None
+    batch_timeout_ms: float = 50.0
+    kv_slots: int | None = None
+    max_seq_len: int | None = None
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """What is asked of the target, and for how long.
+
+    At least one of ``duration_s`` and ``requests`` is given; both: whichever ends first. ``warmup_s``,
+    ``grace_s`` and ``seed`` of None are derived by the plan. ``name`` is fit for a folder's name. ``model``
+    of None takes the model that the target lists. ``arrival`` is that of the blocks with a rate.
+    """
+
+    name: str
+    question: str
+    endpoint: Endpoint
+    stream: bool
+    model: str | None
+    seed: int | None
+    levels: list[Block]
+    duration_s: float | None
+    requests: int | None
+    warmup_s: float | None
+    grace_s: float | None
+    arrival: Arrival
+    timeout_s: float
+    connect_timeout_s: float
+    stall_timeout_s: float
+    server: ServerSettings
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A value that outranks the scenario file: the text as it was typed, and where (``--concurrency``)."""
+
+    value: str
+    origin: str
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """A scenario and where each of its values came from.
+
+    ``sources`` maps the dotted key of the file format (``load.concurrency``, ``levels.0.scheduler``) to
+    ``default``, ``file.yaml:12`` or the flag or variable. ``text`` is the complete scenario as YAML: it loads
+    back to an equal ``scenario``. ``sha256`` is the digest of ``text`` in UTF-8, hexadecimal.
+    """
+
+    scenario: Scenario
+    sources: dict[str, str]
+    text: str
+    sha256: str
+
+
+class Preset(NamedTuple):
+    """A scenario that comes with the tool."""
+
+    name: str
+    question: str
+    path: str
