@@ -9,9 +9,7 @@ from typing import Literal
 
 import msgspec
 
-Outcome = Literal[
-    "ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent"
-]
+Outcome = Literal["ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent"]
 OUTCOMES: tuple[Outcome, ...] = (
     "ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent",
 )  # fmt: skip
@@ -32,7 +30,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A failed request keeps the times and tokens it got as far as it got; summaries leave them out of every
     latency and throughput figure. ``wait_ms`` is the part of ``sent − intended`` spent behind an in-flight cap or
-    waiting for a connection; the rest is the generator's own lateness.
+    opening a connection (``connect_ms``); the rest is the generator's own lateness.
     """
 
     id: int
@@ -46,6 +44,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_ms: float | None = None
     wait_ms: float = 0.0
     connected_ms: float | None = None
+    connect_ms: float | None = None
     first_byte_ms: float | None = None
     first_token_ms: float | None = None
     first_answer_ms: float | None = None

@@ -1,0 +1,167 @@
+"""An exchange's bytes read as an answer, and its outcome decided (docs/metrics.md, "Outcome of a request")."""
+
+import email.utils
+import time
+from typing import Protocol
+
+from loadtest.endpoints.answer import Answer
+from loadtest.endpoints.openai import error_text
+from loadtest.records import Outcome, RequestError
+from loadtest.wire.exchange import Exchange
+from loadtest.wire.response import Response, ResponseError
+from loadtest.wire.sse import EventStream
+
+_ABORTED = frozenset({"abort", "error"})
+_BODY_KEPT = 64 * 1024  # of a body that is not a stream, where only its words are of interest
+
+
+class Dialect(Protocol):
+    """What an endpoint speaks: a body out, events in."""
+
+    path: str
+    streams: bool
+
+    def body(self, prompt: str, max_tokens: int) -> bytes:
+        """One request's body."""
+
+    def event(self, answer: Answer, data: bytes, stamp: int) -> None:
+        """Take in one stream event."""
+
+    def whole(self, answer: Answer, body: bytes) -> None:
+        """Take in an answer that came in one piece; ValueError says what it is if it is none."""
+
+
+class Reading:
+    """Reads one exchange, in parts if need be: ``part`` any number of times, then ``finish`` once."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.answer = Answer()
+        self.first_byte = 0
+        self.bytes_in = 0
+        self.reads = 0
+        self.streamed = False
+        self.outcome: Outcome = "ok"
+        self.error: RequestError | None = None
+        self._dialect = dialect
+        self._response = Response()
+        self._stream: EventStream | None = None
+        self._body: list[bytes] = []
+        self._fault: ResponseError | None = None
+        self._last = 0
+
+    def part(self, exchange: Exchange) -> None:
+        """Work off what the exchange has read so far."""
+        reads = exchange.reads
+        if not reads or self._fault is not None:
+            exchange.reads = []
+            return
+        self.first_byte = self.first_byte or reads[0]  # type: ignore[assignment]  # reads alternates stamps and bytes
+        self.bytes_in += sum(map(len, reads[1::2]))  # type: ignore[arg-type]
+        self.reads += len(reads) // 2
+        answer, event = self.answer, self._dialect.event
+        try:
+            for stamp, piece in self._response.feed(exchange):
+                self._last = stamp
+                if self._stream is None and not self._body:
+                    self._choose(piece)
+                if self._stream is not None:
+                    for data in self._stream.feed(piece):
+                        event(answer, data, stamp)
+                else:
+                    self._body.append(piece)
+        except ResponseError as error:
+            self._fault = error
+
+    def finish(self, exchange: Exchange) -> None:
+        """Work off the rest and decide the outcome."""
+        self.part(exchange)
+        response, answer = self._response, self.answer
+        whole = response.whole or (exchange.failure is None and response.head_seen and response.close_delimited)
+        if self._stream is not None and whole:
+            for data in self._stream.finish():
+                self._dialect.event(answer, data, self._last)
+        self.outcome, self.error = self._judge(exchange, whole)
+
+    def _choose(self, first: bytes) -> None:
+        """A stream or one piece? The type says so; where it says nothing useful, the first bytes do."""
+        if not 200 <= self._response.status < 300:
+            return
+        kind = self._response.headers.get("content-type", "").lower()
+        looks_streamed = first.lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b"id:", b":"))
+        if "text/event-stream" in kind or ("json" not in kind and looks_streamed):
+            self._stream = EventStream()
+            self.streamed = True
+
+    def _judge(self, exchange: Exchange, whole: bool) -> tuple[Outcome, RequestError | None]:
+        response, answer, failure = self._response, self.answer, exchange.failure
+        status = response.status
+        good_status = 200 <= status < 300
+        body = b"".join(self._body)
+        if good_status and body and whole and answer.error is None:
+            try:
+                self._dialect.whole(answer, body)
+            except ValueError as error:
+                return "stream_error", RequestError("not_a_stream", str(error), status)
+        if answer.error is not None:
+            kind = "sse_error" if self._stream is not None else "json_error"
+            return "stream_error", RequestError(kind, answer.error, status)
+        if failure is not None and not answer.ended:
+            return _failed(failure.kind), RequestError(failure.kind, failure.message, status or None)
+        if self._fault is not None:
+            return "stream_error", RequestError("not_a_stream", str(self._fault), status or None)
+        if not response.head_seen:
+            return "transport_error", RequestError(
+                "truncated",
+                f"the connection closed inside the head of the response, after {self.bytes_in} bytes",
+            )
+        if 300 <= status < 400:
+            target = response.headers.get("location", "(no Location header)")
+            return "http_error", RequestError(
+                "redirect",
+                f"{status} redirects to {target}; redirects are not followed, give that URL",
+                status,
+            )
+        if not good_status:
+            return "http_error", _http_error(response, body[:_BODY_KEPT])
+        if not whole and not answer.ended:
+            return "transport_error", RequestError(
+                "truncated",
+                f"the connection closed before the body ended, after {self.bytes_in} bytes",
+                status,
+            )
+        if self._stream is None and not body:
+            return "stream_error", RequestError("empty_body", f"{status} with an empty body", status)
+        if answer.finish_reason in _ABORTED:
+            return "stream_error", RequestError(
+                "server_abort",
+                f"the server ended the answer with finish_reason {answer.finish_reason!r}",
+                status,
+            )
+        if not answer.ended and answer.finish_reason is None:
+            words = "the stream ended without finish_reason or [DONE]: the answer may be cut short"
+            return "stream_error", RequestError("no_terminal", words, status)
+        return "ok", None
+
+
+def _failed(kind: str) -> Outcome:
+    if kind == "timeout":
+        return "timed_out"
+    return "cancelled" if kind == "cancelled" else "transport_error"
+
+
+def _http_error(response: Response, body: bytes) -> RequestError:
+    words = error_text(body) or " ".join(body.decode("utf-8", "replace").split())[:300]
+    message = f"{response.status} {response.reason}".strip() + (f": {words}" if words else "")
+    return RequestError("http_status", message, response.status, _retry_after(response.headers.get("retry-after")))
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds, from either form of the Retry-After header; None if it is absent or neither."""
+    if value is None:
+        return None
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

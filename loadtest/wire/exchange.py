@@ -1,0 +1,64 @@
+"""One request on the wire and everything read for it, and what a transport must do with it."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+FailureKind = Literal["connect", "reset", "disconnected", "timeout", "cancelled"]
+
+
+class Failure(Exception):
+    """Why an exchange ended without a whole response. ``kind`` as in docs/metrics.md; never without words."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+
+
+class Exchange:
+    """The raw readings of one request. All instants are ``time.perf_counter_ns``; 0 is "not yet".
+
+    ``reads`` is flat, ``[stamp, bytes, stamp, bytes, …]``: what the socket gave, stamped as it left it. Nothing in
+    it has been decoded; a decoder works it off later, in parts if it grows long. ``last`` is the newest stamp.
+    ``wait_ns`` is time spent not sending for a reason that is not the generator's lateness: opening a connection
+    (``connect_ns``, also part of it) or standing behind a cap. ``complete`` tells that the transport saw the response end by
+    HTTP's own framing; without it and without a ``failure``, the peer closed the connection after ``reads``.
+    """
+
+    __slots__ = (
+        "carrier", "complete", "connect_ns", "connected", "decoder", "done", "failure", "intended", "last", "on_end",
+        "on_part", "payload", "queued", "reads", "resent", "sent", "tag", "wait_ns",
+    )  # fmt: skip
+
+    def __init__(
+        self, payload: bytes, intended: int, on_end: "Callable[[Exchange], None]",
+        on_part: "Callable[[Exchange], None]", tag: object = None,
+    ) -> None:  # fmt: skip
+        self.payload = payload
+        self.intended = intended
+        self.on_end = on_end
+        self.on_part = on_part
+        self.tag = tag
+        self.sent = 0
+        self.connected = 0
+        self.connect_ns = 0
+        self.wait_ns = 0
+        self.done = 0
+        self.last = 0
+        self.carrier: object = None  # the transport's own: what carries this exchange just now
+        self.reads: list[int | bytes] = []
+        self.complete = False
+        self.resent = False
+        self.failure: Failure | None = None
+        self.decoder: object = None
+        self.queued = False
+
+
+class Transport(Protocol):
+    """Carries exchanges. ``on_end`` of each is called exactly once, from the event loop, whatever happens."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Send now, on a free connection or a new one."""
+
+    def cancel(self, exchange: Exchange, failure: Failure) -> None:
+        """End an exchange that is still running, for the reason given; does nothing to one that has ended."""

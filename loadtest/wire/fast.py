@@ -1,0 +1,279 @@
+"""The fast transport: one ``asyncio.Protocol`` a connection, stamps at the read, nothing decoded on the way.
+
+While bytes may be waiting, all that is done for a read is: take the stamp, keep the bytes, and look at the last four.
+Only where these could close a chunked body is the framing parsed (by httptools, with no callback per chunk), which
+decides exactly whether the response has ended. Other bodies (Content-Length, closed by the peer) are few and large
+reads, and are always parsed.
+"""
+
+import asyncio
+import errno
+import re
+import socket
+import ssl
+from time import perf_counter_ns
+
+import httptools
+
+from loadtest.errors import TargetError
+from loadtest.wire.exchange import Exchange, Failure
+from loadtest.wire.origin import Origin
+
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked\s*\r\n", re.IGNORECASE)
+_PART_READS = 512  # a response longer than this is handed to the decoder in parts
+_OPENING_AT_ONCE = 128
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, carrying at most one exchange at a time."""
+
+    __slots__ = (
+        "_ended", "_head_seen", "_keep", "_lazy", "_unwatched", "_watcher", "exchange", "pool", "socket", "transport",
+        "used",
+    )  # fmt: skip
+
+    def __init__(self, pool: "FastTransport", sock: socket.socket) -> None:
+        self.pool = pool
+        self.socket: socket.socket | None = sock
+        self.transport: asyncio.Transport | None = None
+        self.exchange: Exchange | None = None
+        self.used = False  # has carried a whole exchange
+        self._watcher = httptools.HttpResponseParser(self)
+        self._unwatched: list[bytes] = []
+        self._lazy = self._head_seen = self._ended = self._keep = False
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        now = perf_counter_ns()
+        exchange = self.exchange
+        if exchange is None:
+            self.close()  # bytes nobody asked for: the connection cannot be trusted with the next request
+            return
+        exchange.last = now
+        reads = exchange.reads
+        reads.append(now)
+        reads.append(data)
+        unwatched = self._unwatched
+        unwatched.append(data)
+        if self._lazy and data[-4:] != b"\r\n\r\n" and len(data) > 3 and len(unwatched) < _PART_READS:
+            return
+        self._watch(exchange, now)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        now = perf_counter_ns()
+        self.pool.forget(self)
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
+        if not exchange.last and self.used and not exchange.resent:
+            # Closed while idle, seen only now: the request cannot have been worked on (the keep-alive race).
+            exchange.resent = True
+            self.pool.send(exchange)
+            return
+        if not exchange.last:
+            exchange.failure = Failure("disconnected", "the server closed the connection without a byte of reply")
+        if exc is not None:
+            exchange.failure = Failure("reset", f"the connection was reset by the server ({exc or type(exc).__name__})")
+        self.pool.end(exchange, now)
+
+    # -- the response's end
+
+    def _watch(self, exchange: Exchange, now: int) -> None:
+        """Feed the framing what it has not seen, and end the exchange if that was the last of it."""
+        unwatched = self._unwatched
+        blob = unwatched[0] if len(unwatched) == 1 else b"".join(unwatched)
+        long = len(unwatched) >= _PART_READS
+        unwatched.clear()
+        try:
+            self._watcher.feed_data(blob)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.exchange = None  # the decoder meets the same fault and names it
+            self.close()
+            self.pool.end(exchange, now)
+            return
+        if self._ended:
+            self.exchange = None
+            self.used = True
+            if self._keep:
+                self.pool.free[self] = None
+            else:
+                self.close()
+            exchange.complete = True
+            self.pool.end(exchange, now)
+            return
+        if self._head_seen and not self._lazy:
+            self._lazy = _CHUNKED.search(blob.partition(b"\r\n\r\n")[0] + b"\r\n") is not None
+        if long:
+            exchange.on_part(exchange)
+
+    def on_headers_complete(self) -> None:
+        """httptools: the head is whole."""
+        self._head_seen = self._watcher.get_status_code() >= 200
+
+    def on_message_complete(self) -> None:
+        """httptools: the body is whole (also called for each 1xx)."""
+        if self._watcher.get_status_code() >= 200:
+            self._ended = True
+            self._keep = self._watcher.should_keep_alive()
+
+    # -- the pool's side
+
+    def start(self, exchange: Exchange) -> None:
+        """Send an exchange's request and receive its response."""
+        self.exchange = exchange
+        exchange.carrier = self
+        self._lazy = self._head_seen = self._ended = False
+        exchange.sent = perf_counter_ns()
+        assert self.transport is not None
+        if self.socket is None:
+            self.transport.write(exchange.payload)
+            return
+        # Straight to the socket: the loop would queue the bytes until this turn's other work is done.
+        try:
+            count = self.socket.send(exchange.payload)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self.close()
+            self.connection_lost(error)
+            return
+        if count < len(exchange.payload):
+            self.transport.write(exchange.payload[count:])
+
+    def close(self) -> None:
+        """Close the connection; an exchange it carries is not told."""
+        self.pool.forget(self)
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class FastTransport:
+    """A pool of connections to one address. Not for use from more than one event loop."""
+
+    def __init__(self, origin: Origin, address: str, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
+        self.free: dict[_Connection, None] = {}  # newest last, and used first
+        self.opened = 0
+        self._origin = origin
+        self._address = address
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._connect_timeout_s = connect_timeout_s
+        self._tls = tls
+        self._all: set[_Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def open(self, count: int) -> None:
+        """Have at least ``count`` free connections before the clock starts.
+
+        Raises:
+            TargetError: one could not be opened.
+        """
+        gate = asyncio.Semaphore(_OPENING_AT_ONCE)
+
+        async def one() -> None:
+            async with gate:
+                self.free[await self._connect()] = None
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count - len(self.free)):
+                    group.create_task(one())
+        except* Failure as failures:
+            raise TargetError(f"cannot reach {self._origin.url}: {failures.exceptions[0]}") from None
+
+    def send(self, exchange: Exchange) -> None:
+        """See ``Transport``."""
+        if self.free:
+            self.free.popitem()[0].start(exchange)
+            return
+        task = asyncio.get_running_loop().create_task(self._open_for(exchange))
+        exchange.carrier = task
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def cancel(self, exchange: Exchange, failure: Failure) -> None:
+        """See ``Transport``."""
+        if exchange.done:
+            return
+        carrier = exchange.carrier
+        if isinstance(carrier, _Connection):
+            carrier.exchange = None
+            carrier.close()
+        elif isinstance(carrier, asyncio.Task):
+            carrier.cancel()
+        exchange.failure = failure
+        self.end(exchange, perf_counter_ns())
+
+    def end(self, exchange: Exchange, now: int) -> None:
+        """Tell an exchange that it has ended."""
+        exchange.done = now
+        exchange.carrier = None
+        exchange.on_end(exchange)
+
+    def forget(self, connection: _Connection) -> None:
+        """Drop a connection that is closed or closing."""
+        self.free.pop(connection, None)
+        self._all.discard(connection)
+
+    async def close(self) -> None:
+        """Close every connection; exchanges still running are not told."""
+        for task in list(self._opening):
+            task.cancel()
+        for connection in list(self._all):
+            connection.exchange = None
+            connection.close()
+        await asyncio.sleep(0)  # let the loop run the closing callbacks
+
+    async def _open_for(self, exchange: Exchange) -> None:
+        began = perf_counter_ns()
+        try:
+            connection = await self._connect()
+        except Failure as failure:
+            exchange.failure = failure
+            self.end(exchange, perf_counter_ns())
+            return
+        exchange.connected = perf_counter_ns()
+        exchange.connect_ns = exchange.connected - began
+        exchange.wait_ns += exchange.connect_ns
+        connection.start(exchange)
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        where = f"{self._address} port {self._origin.port}"
+        try:
+            sock = socket.socket(self._family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise Failure(
+                "connect", f"no free file descriptor for {where} ({error.strerror}); raise ulimit -n"
+            ) from None
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            async with asyncio.timeout(self._connect_timeout_s):
+                await loop.sock_connect(sock, (self._address, self._origin.port))
+                connection = _Connection(self, sock)
+                await loop.create_connection(
+                    lambda: connection, sock=sock, ssl=self._tls,
+                    server_hostname=self._origin.host if self._tls else None,
+                )  # fmt: skip
+        except TimeoutError:
+            sock.close()
+            raise Failure("timeout", f"no connection to {where} within {self._connect_timeout_s:g} s") from None
+        except ssl.SSLError as error:
+            sock.close()
+            raise Failure("connect", f"TLS with {where} failed: {error}") from None
+        except OSError as error:
+            sock.close()
+            hint = "; no free local port is left" if error.errno == errno.EADDRNOTAVAIL else ""
+            raise Failure("connect", f"connection to {where} failed: {error.strerror or error}{hint}") from None
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        if self._tls is not None:
+            connection.socket = None  # the bytes must go through TLS
+        self.opened += 1
+        self._all.add(connection)
+        return connection

@@ -1,0 +1,75 @@
+"""Where requests go: a base URL, taken apart once."""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+import msgspec
+
+from loadtest.errors import TargetError, UsageError
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A base URL taken apart. ``prefix`` is its path without a trailing slash and without the API's own part."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+    query: str
+
+    @property
+    def authority(self) -> str:
+        """``host:port`` as in a Host header; the port is left out when it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL without query, user name and password: safe to store and to print."""
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
+    def path(self, api_path: str) -> str:
+        """The request target for an API path such as ``/v1/models``."""
+        return self.prefix + api_path + (f"?{self.query}" if self.query else "")
+
+
+def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
+    """Take a base URL apart. It may end in ``/``, ``/v1``, or the whole path of one of ``api_paths``.
+
+    Raises:
+        UsageError: not an http(s) URL with a host.
+    """
+    text = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"URL {url!r}: {error}; write it like http://127.0.0.1:8000") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError(f"URL {url!r}: not an http(s) address; write it like http://127.0.0.1:8000")
+    prefix = parts.path.rstrip("/")
+    for known in (*api_paths, "/v1"):
+        if prefix.endswith(known):
+            prefix = prefix[: -len(known)].rstrip("/")
+            break
+    return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, parts.query)
+
+
+def resolve(origin: Origin) -> str:
+    """The one address that all connections of a run go to (the resolver's first), so that a run measures one server.
+
+    Raises:
+        TargetError: the name does not resolve.
+    """
+    try:
+        return str(ipaddress.ip_address(origin.host))
+    except ValueError:
+        pass  # a name, not an address: ask the resolver
+    try:
+        return str(socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise TargetError(
+            f"cannot reach {origin.url}: the name {origin.host!r} does not resolve ({error.strerror or error}); "
+            "check the URL"
+        ) from None
