@@ -1,0 +1,387 @@
+"""The result of a run as it lies on disk: the structs of ``result.json``, written whole, read back with care.
+
+Names, units and formulas are docs/metrics.md's. Strict JSON: null is "not measured", never NaN, 0 or −1.
+Within one ``schema_version`` there are only additions, and a reader accepts keys it does not know.
+"""
+
+import contextlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from loadtest.errors import ResultError
+from loadtest.level import Batching
+from loadtest.schedule import Load
+from loadtest.stats import Dist, Due
+
+SCHEMA_VERSION = 1
+FILE_NAME = "result.json"
+
+Status = Literal["ok", "degraded", "overloaded", "aborted", "not_reached"]
+Source = Literal["usage", "tokenizer", "unknown", "mixed"]
+VerdictName = Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID"]
+
+
+def _says(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that measured."""
+
+    name: str
+    version: str
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked."""
+
+    kind: Annotated[str, _says("dialect spoken, such as chat or completions")]
+    url: Annotated[str, _says("base URL, secrets redacted")]
+    model: str | None = None
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines, in words. The server's is null when nobody told us."""
+
+    server: str | None = None
+    client: str | None = None
+
+
+class ScenarioRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The scenario that was played; its resolved text lies beside the result."""
+
+    name: str
+    sha256: Annotated[str, _says("of scenario.resolved.yaml")]
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the figures depend on. Two results are comparable only when these agree."""
+
+    endpoint: Endpoint
+    precision: Annotated[str | None, _says("number format of the model, such as fp16")] = None
+    software: Annotated[dict[str, str], _says("name to version")] = {}
+    hardware: Hardware
+    scenario: ScenarioRef
+
+
+class Lengths(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean, median and 99th percentile of lengths in tokens over ``n`` requests; null when n is 0."""
+
+    n: int
+    mean: float | None = None
+    p50: float | None = None
+    p99: float | None = None
+
+
+class TokenLengths(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of the workload: what was asked for and what was seen, over the window's ok requests."""
+
+    requested: Annotated[str, _says("as the scenario has it: 128 or uniform(64, 192)")]
+    asked: Annotated[Lengths, _says("what these requests asked for")]
+    observed: Annotated[Lengths, _says("what they had; n is smaller than asked's when some are unknown")]
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked and answered, in tokens."""
+
+    input_tokens: TokenLengths
+    output_tokens: TokenLengths
+    source: Annotated[Source, _says("where the token counts come from; mixed when requests differ in it")]
+    repeated_prompts: Annotated[int | None, _says("prompts sent more than once")] = None
+    cached_input_tokens: Annotated[
+        int | None, _says("input tokens the server took from its cache, total of the window; null: not said")
+    ] = None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The level's three parts, in seconds."""
+
+    warmup_s: Annotated[float, _says("played and not measured, before the window")]
+    measured_s: Annotated[float | None, _says("length of the window; null when it is empty")]
+    drain_s: Annotated[float | None, _says("from the end of sending until the last request had ended")]
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Every request of the level, warm-up included.
+
+    Conservation: scheduled = ok + http_error + stream_error + transport_error + timed_out + cancelled
+    + never_sent.
+    """
+
+    scheduled: int = 0
+    sent: int = 0
+    ok: int = 0
+    http_error: int = 0
+    stream_error: int = 0
+    transport_error: int = 0
+    timed_out: int = 0
+    cancelled: int = 0
+    never_sent: int = 0
+    resent: Annotated[int, _says("sent once more, visibly; each is still one request")] = 0
+    in_window: Annotated[int, _says("requests whose intended time lies in the window")] = 0
+
+    @property
+    def failed(self) -> int:
+        """Requests that did not end ok, whatever the reason."""
+        return (
+            self.http_error
+            + self.stream_error
+            + self.transport_error
+            + self.timed_out
+            + self.cancelled
+            + self.never_sent
+        )
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests per second over the window."""
+
+    target_per_s: Annotated[float | None, _says("asked; null for a closed loop")] = None
+    offered_per_s: Annotated[float | None, _says("sent ÷ window")] = None
+    completed_per_s: Annotated[float | None, _says("ok ÷ window")] = None
+    good_per_s: Annotated[float | None, _says("met every SLO ÷ window; null without an SLO")] = None
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """What arrived per second, from ok requests only.
+
+    Requests without a token count add nothing to the token figures; workload.source and the n of
+    output_tokens.observed show whether there were any.
+    """
+
+    output_tokens_per_s: Annotated[float | None, _says("tokens whose event arrived inside the window ÷ window")] = None
+    total_tokens_per_s: Annotated[
+        float | None, _says("the same with the input tokens of requests whose first token fell in the window")
+    ] = None
+    samples_per_s: Annotated[float | None, _says("items ÷ window, for tensor endpoints")] = None
+    events_per_s: Annotated[float | None, _says("stream events with output inside the window ÷ window")] = None
+
+
+class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight (sent and not done) over the window."""
+
+    mean: Annotated[float | None, _says("time-weighted")] = None
+    peak: Annotated[int | None, _says("exact")] = None
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One latency in milliseconds, over the window's requests (itl_ms: over their gaps)."""
+
+    ok: Annotated[Dist, _says("good requests only: describes latency")]
+    due: Annotated[
+        Due | None,
+        _says("every request due in the window, failures as +infinity; null where it has no meaning"),
+    ] = None
+    ci95: Annotated[
+        dict[str, tuple[float, float]] | None, _says("95 % confidence interval of each percentile of ok")
+    ] = None
+    excluded: Annotated[int, _says("ok requests of the window for which it is undefined")] = 0
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Every latency of the level; each formula is docs/metrics.md's."""
+
+    ttft_ms: Annotated[Metric, _says("first_token − intended")]
+    ttfat_ms: Annotated[Metric, _says("first_answer − intended (without reasoning)")]
+    e2e_ms: Annotated[Metric, _says("last_token − intended; done − intended when not streamed")]
+    tpot_ms: Annotated[Metric, _says("(last_token − first_token) ÷ (output tokens − 1)")]
+    itl_ms: Annotated[Metric, _says("gaps between consecutive events with output, pooled over requests")]
+    lag_ms: Annotated[Metric, _says("sent − intended")]
+    own_lag_ms: Annotated[Metric, _says("the part of lag that is the generator's own lateness")]
+    connect_ms: Annotated[Metric, _says("opening a connection, of the requests that had to")]
+    service_ttft_ms: Annotated[Metric, _says("first_token − sent")]
+    service_e2e_ms: Annotated[Metric, _says("last_token (done when not streamed) − sent")]
+
+
+class ErrorGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed requests of the level that failed alike, the most frequent first."""
+
+    kind: str
+    status: Annotated[int | None, _says("HTTP status, where there was one")] = None
+    count: int
+    example: Annotated[str | None, _says("the first one's message")] = None
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that met every per-request limit."""
+
+    good: int
+    share_of_scheduled: float
+    per_s: float | None
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """99th percentile and largest value, in milliseconds."""
+
+    p99: float
+    max: float
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """What the generator saw of itself. Null where only the journal was left to compute from."""
+
+    workers: Annotated[int | None, _says("generator processes")] = None
+    cpu_share: Annotated[float | None, _says("of one core, 0..1, of the busiest worker")] = None
+    loop_lag_ms: Annotated[Spread | None, _says("timers run late, of the worst worker")] = None
+    send_lag_ms: Annotated[Spread | None, _says("own lag of every request sent in the window")] = None
+    error_bar_ms: Annotated[float | None, _says("how long bytes waited for us, p99")] = None
+    coalesced_read_share: Annotated[float | None, _says("reads that completed more than one event")] = None
+    valid: Annotated[bool, _says("false when the client, not the server, was the limit")] = True
+    reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
+
+
+class SloResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit and how the level stood to it."""
+
+    expression: str
+    value: float | None
+    ci: tuple[float, float] | None
+    n: int
+    verdict: VerdictName
+    reason: str
+
+
+class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One load × one workload × one batching setting."""
+
+    name: str
+    status: Annotated[
+        Status,
+        _says("aborted: ended before it was complete; degraded: a worker was lost; not_reached: never started"),
+    ]
+    load: Load
+    batching: Annotated[Batching | None, _says("of the bundled server; null against a URL")]
+    workload: Workload
+    window: Window
+    counts: Counts
+    rates: Rates
+    throughput: Annotated[Throughput, _says("over the window")]
+    whole_run: Annotated[Throughput, _says("over the whole level, first intended to last done")]
+    concurrency: Concurrency
+    latency: Latency
+    tokens_per_event: Annotated[float | None, _says("output tokens ÷ stream events, of ok requests")] = None
+    finish_reasons: Annotated[dict[str, int], _says("of every ok request of the level")] = {}
+    errors: list[ErrorGroup] = []
+    goodput: Goodput | None = None
+    client: Client
+    server: Annotated[dict[str, Any] | None, _says("scraped from or reported by the server")] = None
+    slo: list[SloResult] = []
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the run; null when no SLO was asked."""
+
+    outcome: VerdictName | None = None
+    reasons: list[str] = []
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one run of loadtest."""
+
+    schema_version: Annotated[int, Meta(ge=1)] = SCHEMA_VERSION
+    tool: Tool
+    command: Annotated[str, _says("as typed, secrets redacted")]
+    started_at: Annotated[str, _says("RFC 3339, UTC")]
+    seed: int
+    complete: Annotated[bool, _says("false when the run was interrupted or is still going on")]
+    exit_code: int
+    conditions: Conditions
+    warnings: list[str] = []
+    adaptations: Annotated[list[str], _says("changes made to requests so that the server took them")] = []
+    labels: Annotated[dict[str, str], _says("what the user told us with --label")] = {}
+    levels: list[LevelResult]
+    verdict: Verdict = Verdict()
+    capacity: Annotated[dict[str, Any] | None, _says("the highest load that held the SLOs")] = None
+
+
+def write(result: Result, folder: Path) -> Path:
+    """Write ``folder/result.json`` whole or not at all, and return its path. The folder must exist.
+
+    Raises:
+        ResultError: a figure is not finite, or the file cannot be written.
+    """
+    path = folder / FILE_NAME
+    # msgspec writes NaN and infinity as null, which would turn a wrong figure into "not measured".
+    for where in _not_finite(msgspec.to_builtins(result), ""):
+        raise ResultError(f"{path}: {where} is not a finite number, which is a bug in loadtest; nothing was written")
+    text = msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)  # mkstemp's 0600 would hide the result from the user's colleagues
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+    except OSError as error:
+        raise ResultError(
+            f"cannot write {path}: {error.strerror}; make room there or choose another folder with -o"
+        ) from error
+    return path
+
+
+def load(folder: Path) -> Result:
+    """Read the result in ``folder``. Keys it does not know are ignored.
+
+    Raises:
+        ResultError: there is none, it cannot be read, it is not a result, or a newer version wrote it.
+    """
+    path = folder / FILE_NAME
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ResultError(f"{folder} is not a result folder: it holds no {FILE_NAME}") from error
+    except OSError as error:
+        raise ResultError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        head = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ResultError(f"{path} is damaged: {error}; the journal beside it may still be whole") from error
+    version = head.get("schema_version") if isinstance(head, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ResultError(f"{path} was not written by loadtest: it has no schema_version")
+    if version > SCHEMA_VERSION:
+        raise ResultError(
+            f"{path} has schema_version {version} and this loadtest reads up to {SCHEMA_VERSION}; "
+            "use the version that wrote it, or a newer one"
+        )
+    try:
+        return msgspec.convert(head, Result)
+    except msgspec.ValidationError as error:
+        raise ResultError(f"{path} is not a whole result: {error}") from error
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of ``result.json``; docs/result.schema.json is its dump."""
+    (root,), definitions = msgspec.json.schema_components([Result], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "result.json of loadtest",
+        **root,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _not_finite(value: object, where: str) -> Iterator[str]:
+    """Paths of the numbers within ``value`` that JSON cannot say."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield where.removeprefix(".")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _not_finite(inner, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _not_finite(inner, f"{where}[{index}]")

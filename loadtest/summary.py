@@ -1,0 +1,579 @@
+"""From the records of a level to its figures. Pure: every name and formula is docs/metrics.md's.
+
+The records' times are the truth; whatever the workers thought of a request (``in_window``) is computed again here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, compress
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.level import Level, LevelRun
+from loadtest.records import OUTCOMES, Record
+from loadtest.result import (
+    Client,
+    Concurrency,
+    Counts,
+    ErrorGroup,
+    Latency,
+    Lengths,
+    LevelResult,
+    Metric,
+    Rates,
+    Source,
+    Spread,
+    Status,
+    Throughput,
+    TokenLengths,
+    Window,
+    Workload,
+)
+from loadtest.stats import Floats, distribution, due_distribution
+
+Mask = NDArray[np.bool_]
+
+# docs/metrics.md, "When the client was the limit"
+OWN_LAG_LIMIT_MS = 10.0
+OWN_LAG_LIMIT_SHARE_OF_TTFT = 0.10
+SENT_FLOOR = 0.98
+HELD_FLOOR = 0.95
+CPU_SHARE_WARNING = 0.90
+# Answers this much shorter than asked make the level a different workload from the one that was meant.
+SHORT_ANSWER_WARNING = 0.90
+
+# Below this a closed loop's held concurrency says more about two or three requests than about the client.
+HELD_SPAN_MS = 100.0
+# A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
+CLOCK_SLACK_MS = 1.0
+
+_STATUS: dict[str, Status] = {
+    "completed": "ok",
+    "interrupted": "aborted",
+    "unusable": "aborted",
+    "worker_lost": "degraded",
+}
+
+
+def summarise(level: Level, records: Sequence[Record], run: LevelRun | None) -> LevelResult:
+    """The figures of ``level`` from all its ``records``, in any order.
+
+    ``run`` is None when the run was killed and only the journal is left: the level is then aborted, its sending is
+    taken to have lasted as planned but not beyond the last thing that was recorded, and what the generator saw of
+    itself is null.
+    """
+    columns = Columns.of(records)
+    bounds = _bounds(level, columns, run)
+    inside = columns.belonging_to(bounds)
+    whole = _Bounds(_low(columns.intended), _high(columns.done), bounds.sending_ended)
+    latency = _latency(records, columns, inside)
+    return LevelResult(
+        name=level.name,
+        status="aborted" if run is None else _STATUS[run.end],
+        load=level.load,
+        batching=level.batching,
+        workload=_workload(level, records, columns, inside & columns.ok),
+        window=_window(level, columns, bounds, run),
+        counts=_counts(records, columns, inside),
+        rates=_rates(level, columns, inside, bounds),
+        throughput=_throughput(records, columns, bounds),
+        whole_run=_throughput(records, columns, whole),
+        concurrency=_concurrency(columns, bounds),
+        latency=latency,
+        tokens_per_event=_tokens_per_event(columns, inside & columns.ok),
+        finish_reasons=_finish_reasons(records),
+        errors=_errors(records),
+        client=_client(level, records, columns, inside, bounds=bounds, latency=latency, run=run),
+    )
+
+
+def not_reached(level: Level) -> LevelResult:
+    """The result of a level that never started: everything zero, null or empty."""
+    nothing = Columns.of([])
+    none = nothing.ok
+    return LevelResult(
+        name=level.name,
+        status="not_reached",
+        load=level.load,
+        batching=level.batching,
+        workload=_workload(level, [], nothing, none),
+        window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
+        counts=Counts(),
+        rates=Rates(target_per_s=level.load.rate_per_s),
+        throughput=Throughput(),
+        whole_run=Throughput(),
+        concurrency=Concurrency(),
+        latency=_latency([], nothing, none),
+        client=Client(),
+    )
+
+
+class _Bounds(NamedTuple):
+    """A stretch of the level in milliseconds from its t0, both ends included. NaN when there is nothing."""
+
+    start: float
+    end: float
+    sending_ended: float
+
+    @property
+    def length_s(self) -> float | None:
+        """Its length, or None when it has none and nothing can be divided by it."""
+        return (self.end - self.start) / 1000 if self.end > self.start else None
+
+
+class Columns(NamedTuple):
+    """The records as arrays of shape (n,). Times in ms from t0; NaN is "not measured"."""
+
+    intended: Floats
+    sent: Floats
+    wait: Floats
+    connected: Floats
+    first_token: Floats
+    first_answer: Floats
+    last_token: Floats
+    done: Floats
+    asked_input_tokens: Floats
+    input_tokens: Floats
+    asked_output_tokens: Floats
+    output_tokens: Floats
+    events: Floats
+    ok: Mask
+    streamed: Mask
+    unsent: Mask  # for no fault of the target
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "Columns":
+        """One pass over ``records`` for each column."""
+        return cls(
+            intended=_floats(r.intended_ms for r in records),
+            sent=_floats(r.sent_ms for r in records),
+            wait=_floats(r.wait_ms for r in records),
+            connected=_floats(r.connected_ms for r in records),
+            first_token=_floats(r.first_token_ms for r in records),
+            first_answer=_floats(r.first_answer_ms for r in records),
+            last_token=_floats(r.last_token_ms for r in records),
+            done=_floats(r.done_ms for r in records),
+            asked_input_tokens=_floats(r.asked_input_tokens for r in records),
+            input_tokens=_floats(r.input_tokens for r in records),
+            asked_output_tokens=_floats(r.asked_output_tokens for r in records),
+            output_tokens=_floats(r.output_tokens for r in records),
+            events=_floats(r.events for r in records),
+            ok=np.array([r.outcome == "ok" for r in records], dtype=np.bool_),
+            streamed=np.array([r.streamed for r in records], dtype=np.bool_),
+            unsent=np.array(
+                [r.sent_ms is None and r.outcome in {"never_sent", "cancelled"} for r in records], dtype=np.bool_
+            ),
+        )
+
+    @property
+    def ended(self) -> Floats:
+        """When the answer was complete: last token, or done where nothing was streamed."""
+        return np.where(self.streamed, self.last_token, self.done)
+
+    @property
+    def own_lag(self) -> Floats:
+        """The generator's own lateness."""
+        return self.sent - self.intended - self.wait
+
+    def belonging_to(self, bounds: _Bounds) -> Mask:
+        """Which requests belong to the window, by their intended time."""
+        mask: Mask = (self.intended >= bounds.start) & (self.intended <= bounds.end)
+        return mask
+
+
+def _floats(values: Iterable[float | None]) -> Floats:
+    return np.array(list(values), dtype=np.float64)  # None becomes NaN
+
+
+def _low(values: Floats) -> float:
+    return float(np.nanmin(values, initial=np.inf))
+
+
+def _high(values: Floats) -> float:
+    return float(np.nanmax(values, initial=-np.inf))
+
+
+def _measured(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
+
+
+# The window ---------------------------------------------------------------------------------------------------
+
+
+def _count_bounded(level: Level, columns: Columns) -> bool:
+    """Whether the number of requests ended the level (or was to end it), rather than its duration."""
+    return level.duration_s is None or (level.requests is not None and len(columns.ok) >= level.requests)
+
+
+def _bounds(level: Level, columns: Columns, run: LevelRun | None) -> _Bounds:
+    """The level's window: after warm-up to the end of sending, or first intended to last done if count-bounded."""
+    last_seen = max(_high(columns.done), _high(columns.sent), _high(columns.intended))
+    planned = np.inf if level.duration_s is None else level.duration_s * 1000
+    if _count_bounded(level, columns):
+        # The end of an interrupted or lost request may be missing; then what was sent last is all there is.
+        end = _high(columns.done) if np.isfinite(_high(columns.done)) else last_seen
+        sending_ended = run.sending_ended_ms if run else _high(columns.sent)
+        start = max(level.warmup_s * 1000, _low(columns.intended))
+    else:
+        sending_ended = min(planned, run.sending_ended_ms if run else last_seen)
+        end = sending_ended
+        start = level.warmup_s * 1000
+    return _Bounds(start, end, sending_ended)
+
+
+def _window(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | None) -> Window:
+    over = run.ended_ms if run else _high(columns.done)
+    drain = over - bounds.sending_ended
+    return Window(
+        warmup_s=level.warmup_s,
+        measured_s=bounds.length_s,
+        drain_s=max(0.0, drain / 1000) if np.isfinite(drain) else None,
+    )
+
+
+# Counts and rates ---------------------------------------------------------------------------------------------
+
+
+def _counts(records: Sequence[Record], columns: Columns, inside: Mask) -> Counts:
+    by_outcome = Counter(r.outcome for r in records)
+    return Counts(
+        scheduled=len(records),
+        sent=int(np.count_nonzero(~np.isnan(columns.sent))),
+        resent=sum(r.resent for r in records),
+        in_window=int(np.count_nonzero(inside)),
+        **{outcome: by_outcome[outcome] for outcome in OUTCOMES},
+    )
+
+
+def _rates(level: Level, columns: Columns, inside: Mask, bounds: _Bounds) -> Rates:
+    target = level.load.rate_per_s
+    if bounds.length_s is None:
+        return Rates(target_per_s=target)
+    return Rates(
+        target_per_s=target,
+        offered_per_s=int(np.count_nonzero(inside & ~np.isnan(columns.sent))) / bounds.length_s,
+        completed_per_s=int(np.count_nonzero(inside & columns.ok)) / bounds.length_s,
+    )
+
+
+def _finish_reasons(records: Sequence[Record]) -> dict[str, int]:
+    reasons = Counter(r.finish_reason or "unknown" for r in records if r.outcome == "ok")
+    return dict(reasons.most_common())
+
+
+def _errors(records: Sequence[Record]) -> list[ErrorGroup]:
+    counts: Counter[tuple[str, int | None]] = Counter()
+    examples: dict[tuple[str, int | None], str] = {}
+    for record in records:
+        if record.outcome == "ok":
+            continue
+        error = record.error
+        key = (error.kind, error.status) if error else (record.outcome, None)
+        counts[key] += 1
+        if error:
+            examples.setdefault(key, error.message)
+    return [
+        ErrorGroup(kind=key[0], status=key[1], count=count, example=examples.get(key))
+        for key, count in counts.most_common()
+    ]
+
+
+# Tokens -------------------------------------------------------------------------------------------------------
+
+
+def _throughput(records: Sequence[Record], columns: Columns, bounds: _Bounds) -> Throughput:
+    """Tokens and events of every ok request that arrived within ``bounds``, whenever the request was due."""
+    if bounds.length_s is None:
+        return Throughput()
+    ok = columns.ok
+    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
+    last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
+    touches = ok & (last >= bounds.start) & (first <= bounds.end)
+    whole = touches & (first >= bounds.start) & (last <= bounds.end)
+    share = whole.astype(np.float64)
+    # Only the few requests that straddle an end of the window need the times of their events.
+    for index in np.flatnonzero(touches & ~whole).tolist():
+        share[index] = _share_inside(records[index], bounds)
+    output = _rate(columns.output_tokens, share, ok, bounds.length_s)
+    first_inside = (ok & (first >= bounds.start) & (first <= bounds.end)).astype(np.float64)
+    input_ = _rate(columns.input_tokens, first_inside, ok, bounds.length_s)
+    return Throughput(
+        output_tokens_per_s=output,
+        total_tokens_per_s=None if output is None or input_ is None else output + input_,
+        events_per_s=_rate(np.where(columns.streamed, columns.events, np.nan), share, ok, bounds.length_s),
+    )
+
+
+def _rate(amounts: Floats, share: Floats, ok: Mask, length_s: float) -> float | None:
+    """``amounts × share`` per second; None when there are ok requests and not one has an amount."""
+    known = ok & ~np.isnan(amounts)
+    if ok.any() and not known.any():
+        return None
+    return float(np.dot(amounts[known], share[known])) / length_s
+
+
+def _share_inside(record: Record, bounds: _Bounds) -> float:
+    """The share of a streamed request's events that arrived within ``bounds``; its tokens are spread alike."""
+    times = _event_times(record)
+    return float(np.mean((times >= bounds.start) & (times <= bounds.end)))
+
+
+def _event_times(record: Record) -> Floats:
+    """When each output event of a streamed request arrived, in ms from t0. Shape (events,), at least one.
+
+    Gaps past the cap of what is kept are unknown: those events are spread evenly up to the last token.
+    """
+    first = record.first_token_ms if record.first_token_ms is not None else record.done_ms
+    times = np.cumsum(np.array([first, *(record.itl_ms or [])], dtype=np.float64))
+    missing = record.events - len(times)
+    if missing > 0 and record.last_token_ms is not None:
+        rest = np.linspace(times[-1], record.last_token_ms, missing + 1)[1:]
+        times = np.concatenate([times, rest])
+    return times
+
+
+def _tokens_per_event(columns: Columns, good: Mask) -> float | None:
+    known = good & ~np.isnan(columns.output_tokens) & (columns.events > 0)
+    events = float(columns.events[known].sum())
+    return float(columns.output_tokens[known].sum()) / events if events else None
+
+
+def _workload(level: Level, records: Sequence[Record], columns: Columns, good: Mask) -> Workload:
+    chosen = list(compress(records, good.tolist()))
+    sources: set[Source] = {r.token_source or "unknown" for r in chosen}
+    cached = [r.cached_input_tokens for r in chosen if r.cached_input_tokens is not None]
+    return Workload(
+        input_tokens=TokenLengths(
+            requested=str(level.input_tokens),
+            asked=_lengths(columns.asked_input_tokens[good]),
+            observed=_lengths(columns.input_tokens[good]),
+        ),
+        output_tokens=TokenLengths(
+            requested=str(level.output_tokens),
+            asked=_lengths(columns.asked_output_tokens[good]),
+            observed=_lengths(columns.output_tokens[good]),
+        ),
+        source=sources.pop() if len(sources) == 1 else "mixed" if sources else "unknown",
+        cached_input_tokens=sum(cached) if cached else None,
+    )
+
+
+def _lengths(tokens: Floats) -> Lengths:
+    whole = distribution(_measured(tokens))
+    return Lengths(n=whole.n, mean=whole.mean, p50=whole.p50, p99=whole.p99)
+
+
+# Times --------------------------------------------------------------------------------------------------------
+
+
+def _latency(records: Sequence[Record], columns: Columns, inside: Mask) -> Latency:
+    good = inside & columns.ok
+    failed = inside & ~columns.ok
+    # A failure takes the place of what it was due: no first token where nothing is streamed, no TPOT of one token.
+    failed_stream = failed & columns.streamed
+    failed_tokens = failed_stream & (columns.asked_output_tokens >= 2)
+    intended, sent = columns.intended, columns.sent
+    first_token = np.where(columns.streamed, columns.first_token, np.nan)
+    first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
+    has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2)
+    generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
+    # Waiting for a connection is in wait; own lateness comes before it.
+    opened = np.maximum(columns.connected - (sent - columns.wait), 0.0)
+    return Latency(
+        ttft_ms=_metric(first_token - intended, good, failed_stream),
+        ttfat_ms=_metric(first_answer - intended, good, failed_stream),
+        e2e_ms=_metric(columns.ended - intended, good, failed),
+        tpot_ms=_metric(generating / np.where(has_tpot, columns.output_tokens - 1, 1.0), good, failed_tokens),
+        itl_ms=_itl(records, good),
+        lag_ms=_metric(sent - intended, good),
+        own_lag_ms=_metric(columns.own_lag, good),
+        connect_ms=_metric(opened, good),
+        service_ttft_ms=_metric(first_token - sent, good),
+        service_e2e_ms=_metric(columns.ended - sent, good),
+    )
+
+
+def _metric(values: Floats, good: Mask, failed: Mask | None = None) -> Metric:
+    """The distributions of ``values`` over the ``good`` requests, and over these and the ``failed`` ones."""
+    samples = _measured(values[good])
+    return Metric(
+        ok=distribution(samples),
+        due=None if failed is None else due_distribution(samples, int(np.count_nonzero(failed))),
+        excluded=int(np.count_nonzero(good)) - len(samples),
+    )
+
+
+def _itl(records: Sequence[Record], good: Mask) -> Metric:
+    """Gaps pooled over requests; those without gaps, or with some past the cap, are counted as excluded."""
+    chosen = list(compress(records, good.tolist()))
+    gaps = [r.itl_ms or [] for r in chosen]
+    pooled = np.fromiter(chain.from_iterable(gaps), dtype=np.float64, count=sum(map(len, gaps)))
+    partial = sum(r.events < 2 or len(kept) < r.events - 1 for r, kept in zip(chosen, gaps, strict=True))
+    return Metric(ok=distribution(pooled), excluded=partial)
+
+
+def _concurrency(columns: Columns, bounds: _Bounds) -> Concurrency:
+    if bounds.length_s is None:
+        return Concurrency()
+    starts, ends = _clip(columns.sent, columns.done, bounds.start, bounds.end)
+    # At each start: what had started by then less what had ended by then. A slot that is free is used again in
+    # the same instant, so an end counts before a start.
+    starts, ends = np.sort(starts), np.sort(ends)
+    in_flight = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    return Concurrency(
+        mean=float((ends.sum() - starts.sum()) / 1000 / bounds.length_s),
+        peak=int(in_flight.max(initial=0)),
+    )
+
+
+def _clip(starts: Floats, ends: Floats, low: float, high: float) -> tuple[Floats, Floats]:
+    """The parts of the intervals within ``low..high``. One without an end was still going on."""
+    ends = np.where(np.isnan(ends), np.inf, ends)
+    touches = (starts <= high) & (ends >= low)
+    return np.clip(starts[touches], low, high), np.clip(ends[touches], low, high)
+
+
+# The generator itself -----------------------------------------------------------------------------------------
+
+
+def _client(
+    level: Level,
+    records: Sequence[Record],
+    columns: Columns,
+    inside: Mask,
+    *,
+    bounds: _Bounds,
+    latency: Latency,
+    run: LevelRun | None,
+) -> Client:
+    send_lag = distribution(_measured(columns.own_lag[inside]))
+    lag = None if send_lag.p99 is None or send_lag.max is None else Spread(p99=send_lag.p99, max=send_lag.max)
+    reasons = [
+        *_late(lag, latency.ttft_ms.ok.p50),
+        *_unsent(columns, inside),
+        *_not_held(level, columns, bounds, run),
+        *_lost(level, records, run),
+        *_contradictions(level, records, columns, run),
+    ]
+    workers = run.workers if run else []
+    reads = sum(w.reads for w in workers)
+    return Client(
+        workers=len(workers) if run else None,
+        cpu_share=max((w.cpu_share for w in workers), default=None),
+        loop_lag_ms=Spread(p99=max(w.loop_lag_p99_ms for w in workers), max=max(w.loop_lag_max_ms for w in workers))
+        if workers
+        else None,
+        send_lag_ms=lag,
+        coalesced_read_share=sum(w.coalesced_reads for w in workers) / reads if reads else None,
+        valid=not reasons,
+        reasons=reasons,
+    )
+
+
+def _late(lag: Spread | None, median_ttft_ms: float | None) -> list[str]:
+    limit = max(OWN_LAG_LIMIT_MS, OWN_LAG_LIMIT_SHARE_OF_TTFT * (median_ttft_ms or 0.0))
+    if lag is None or lag.p99 <= limit:
+        return []
+    return [
+        f"the generator sent late: own lag p99 {lag.p99:.1f} ms, limit {limit:.1f} ms; "
+        "use more --workers or another host"
+    ]
+
+
+def _unsent(columns: Columns, inside: Mask) -> list[str]:
+    due = int(np.count_nonzero(inside))
+    sent = due - int(np.count_nonzero(inside & columns.unsent))
+    if due == 0 or sent / due >= SENT_FLOOR:
+        return []
+    return [
+        f"the schedule was not held: {sent} of {due} due requests were sent ({sent / due:.1%}, "
+        f"limit {SENT_FLOOR:.0%}); use more --workers or another host"
+    ]
+
+
+def _not_held(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | None) -> list[str]:
+    """Whether a closed loop kept its slots busy. Only of a level that ended as it should, without its tail."""
+    asked = level.load.concurrency
+    if asked is None or run is None or run.end != "completed":
+        return []
+    low, high = bounds.start, bounds.end
+    if _count_bounded(level, columns):
+        # The first round fills the slots and the last one empties them: both are the load, not the client.
+        sends = np.sort(_measured(columns.sent))
+        if len(sends) <= asked:
+            return []
+        low, high = max(low, float(sends[asked - 1])), float(sends[-1])
+    if not high - low >= HELD_SPAN_MS:
+        return []
+    # A slot is busy while its request opens a connection, and while one that never got that far was trying.
+    from_ = np.where(np.isnan(columns.sent), columns.intended, columns.sent - columns.wait)
+    starts, ends = _clip(from_, columns.done, low, high)
+    held = float((ends - starts).sum()) / (high - low)
+    if held / asked >= HELD_FLOOR:
+        return []
+    return [
+        f"the load was not held: {held:.1f} of {asked} slots were busy on average ({held / asked:.0%}, "
+        f"limit {HELD_FLOOR:.0%}); use more --workers or another host"
+    ]
+
+
+def _lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> list[str]:
+    if run is None or run.end != "worker_lost":
+        return []
+    missing = "its unfinished requests"
+    if level.requests is not None and level.duration_s is None:
+        missing = f"{level.requests - len(records)} of {level.requests} requests"
+    why = f" ({run.reason})" if run.reason else ""
+    return [f"a generator process was lost{why}: {missing} have no record; run the level again"]
+
+
+def _contradictions(level: Level, records: Sequence[Record], columns: Columns, run: LevelRun | None) -> list[str]:
+    """Where the records contradict each other or the plan. Each is a bug of ours and says so."""
+    found: list[str] = []
+    repeated = len(records) - len({r.id for r in records})
+    if repeated:
+        found.append(f"{repeated} requests are recorded twice")
+    complete = run is not None and run.end == "completed"
+    if complete and level.duration_s is None and level.requests not in {None, len(records)}:
+        found.append(f"{level.requests} requests were scheduled and {len(records)} recorded")
+    no_end = int(np.count_nonzero(columns.ok & (np.isnan(columns.sent) | np.isnan(columns.done))))
+    if no_end:
+        found.append(f"{no_end} ok requests have no time of sending or of ending")
+    readings = [columns.intended, columns.sent, columns.first_token, columns.last_token, columns.done]
+    backwards = np.zeros(len(records), dtype=np.bool_)
+    for index, later in enumerate(readings[1:], start=1):
+        for earlier in readings[:index]:
+            backwards |= earlier > later + CLOCK_SLACK_MS
+    if backwards.any():
+        found.append(f"{np.count_nonzero(backwards)} requests have times that run backwards")
+    return [f"the records contradict themselves: {what}; this is a bug in loadtest, please report it" for what in found]
+
+
+def warnings(level: LevelResult) -> list[str]:
+    """What a reader of the level's figures should know, short of making them invalid; each names the level."""
+    if level.status == "not_reached":
+        return []
+    said: list[str] = []
+    if level.counts.in_window == 0:
+        said.append("no request was due in the window, so there is nothing to report; lengthen the level")
+    share = level.client.cpu_share
+    if share is not None and share >= CPU_SHARE_WARNING:
+        said.append(f"the busiest generator process used {share:.0%} of its core; more --workers would be safer")
+    output = level.workload.output_tokens
+    if output.observed.n < output.asked.n:
+        said.append(
+            f"{output.asked.n - output.observed.n} of {output.asked.n} answers had no token count, and tokens/s "
+            "is without them"
+        )
+    if (
+        output.observed.mean is not None
+        and output.asked.mean is not None
+        and output.observed.mean < SHORT_ANSWER_WARNING * output.asked.mean
+    ):
+        said.append(
+            f"answers were shorter than asked: {output.observed.mean:.1f} tokens on average instead of "
+            f"{output.asked.mean:.1f}"
+        )
+    return [f"{level.name}: {text}" for text in said]
