@@ -1,1 +1,41 @@
 """Scenario files: YAML read, checked whole, and turned into frozen values."""
+
+from typing import Any
+
+from loadtest.scenario.catalog import find, presets
+from loadtest.scenario.model import Block, Override, Preset, Resolved, Scenario, ServerSettings
+
+__all__ = [
+    "Block",
+    "Override",
+    "Preset",
+    "Resolved",
+    "Scenario",
+    "ServerSettings",
+    "find",
+    "load",
+    "presets",
+    "schema",
+]
+
+
+def load(source: str | None, overrides: dict[str, Override]) -> Resolved:
+    """The scenario in ``source`` with ``overrides`` applied; precedence: default < file < override.
+
+    ``source`` is a preset's name, a path, or None for flags alone. ``overrides`` are keyed by the flag's name with
+    underscores (``max_batch_size``; ``stream`` for ``--no-stream``), their values are the text of the flag.
+
+    Raises:
+        ScenarioError: the file, or an override, is wrong; every fault is in the message, each with its place.
+    """
+    # pydantic takes a tenth of a second to import: only those pay who load a scenario
+    from loadtest.scenario.resolve import resolve  # noqa: PLC0415
+
+    return resolve(source, overrides)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a scenario file."""
+    from loadtest.scenario.form import json_schema  # noqa: PLC0415
+
+    return json_schema()

@@ -1,0 +1,53 @@
+"""The scenarios that come with the tool, found by name."""
+
+import difflib
+from pathlib import Path
+
+import loadtest
+from loadtest.errors import ScenarioError
+from loadtest.scenario.model import Preset
+
+
+def folder(package: Path) -> Path:
+    """Where the presets of the package at ``package`` lie: inside it in a wheel, beside it in a source tree."""
+    inside = package / "scenarios"
+    return inside if inside.is_dir() else package.parent / "scenarios"
+
+
+def presets() -> list[Preset]:
+    """All presets by name.
+
+    Raises:
+        ScenarioError: a preset was damaged after installation.
+    """
+    # yaml is imported by those who read a scenario, not by those who import its structs
+    from loadtest.scenario.document import parse, read  # noqa: PLC0415
+
+    return [
+        Preset(name, str(parse(read(path), path.name).data.get("question", "")), str(path))
+        for name, path in paths().items()
+    ]
+
+
+def find(name: str) -> Path:
+    """The file of the preset called ``name``.
+
+    Raises:
+        ScenarioError: there is none; the message lists those that there are.
+    """
+    known = paths()
+    if name in known:
+        return known[name]
+    if not known:
+        raise ScenarioError(f"no scenario {name!r}: this installation has no presets; install loadtest again")
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ScenarioError(
+        f"no scenario {name!r}: {hint}The presets are {', '.join(known)}; "
+        "a file of your own is named by its path (./mine.yaml)"
+    )
+
+
+def paths() -> dict[str, Path]:
+    """The file of each preset by its name, in the names' order."""
+    return {path.stem: path for path in sorted(folder(Path(loadtest.__file__).parent).glob("*.yaml"))}
