@@ -1,0 +1,148 @@
+"""Bundled models: presets by shape, built with seeded random weights into the user's cache folder.
+
+Text from random weights is noise, but the cost of producing it is that of a trained model of the same shape, which
+is what a load test needs. A model is a folder with ``model.onnx`` and ``manifest.json``; the manifest's SHA-256 of the
+graph is verified at every load.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from servers.decoder import Dtype, Shape, build, random_weights
+from servers.errors import StartError
+
+FORMAT = 1  # part of the cache folder's name: raise it when the graph or its weights change
+PRESETS = {
+    "tiny": Shape(layers=4, hidden=64, heads=4, kv_heads=2, inter=172, vocab=512, max_seq_len=512),
+    "demo": Shape(layers=8, hidden=384, heads=6, kv_heads=2, inter=1024, vocab=8192, max_seq_len=2048),
+}
+_SEED = 20_240_229
+_GRAPH, _MANIFEST = "model.onnx", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified model: what it is, and the bytes of its graph."""
+
+    name: str
+    shape: Shape
+    dtype: Dtype
+    sha256: str
+    graph: bytes
+
+
+def cache_root() -> Path:
+    """Where built models are kept: ``$XDG_CACHE_HOME/loadtest/models``, by default under ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "loadtest" / "models"
+
+
+def preset(name: str, dtype: Dtype) -> Bundle:
+    """A preset from the cache, built now if it is not there, or rebuilt if it is damaged.
+
+    Safe when several processes do it at once: one builds, the others wait for it.
+
+    Raises:
+        StartError: the cache folder cannot be written.
+    """
+    root = cache_root()
+    folder = root / f"{name}-{dtype}-{FORMAT}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(StartError):
+            return read(folder)
+        with _locked(root / f"{folder.name}.lock"):
+            try:
+                return read(folder)  # another process may have built it while we waited for the lock
+            except StartError as fault:
+                if folder.exists():
+                    print(f"{fault}; building it anew", file=sys.stderr)
+                    shutil.rmtree(folder)
+            _build_into(folder, name, dtype)
+            return read(folder)
+    except OSError as error:
+        raise StartError(
+            f"cannot keep the {name} model in {root}: {error.strerror or error}; "
+            "make that folder writable, or set XDG_CACHE_HOME to one that is"
+        ) from error
+
+
+def read(folder: Path) -> Bundle:
+    """The model in ``folder``, verified.
+
+    Raises:
+        StartError: no such folder, a file of it is missing or unreadable, or the graph is not the one that was built.
+    """
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        graph = (folder / _GRAPH).read_bytes()
+        bundle = Bundle(
+            name=str(manifest["name"]),
+            shape=Shape(**manifest["shape"]),
+            dtype=manifest["dtype"],
+            sha256=hashlib.sha256(graph).hexdigest(),
+            graph=graph,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StartError(
+            f"no model in {folder}: {error.filename}: {reason}; give a preset ({', '.join(PRESETS)}) or the "
+            f"folder of a built model ({_GRAPH} and {_MANIFEST})"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise StartError(f"damaged model in {folder}: {_MANIFEST} is not one that loadtest wrote") from error
+    if bundle.sha256 != manifest.get("sha256"):
+        raise StartError(f"damaged model in {folder}: {_GRAPH} is not the file that {_MANIFEST} describes")
+    return bundle
+
+
+def write(folder: Path, name: str, shape: Shape, dtype: Dtype, seed: int = _SEED) -> None:
+    """Build a model into ``folder``, which must exist and be empty.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    graph = build(shape, random_weights(shape, seed), dtype).SerializeToString()
+    manifest = {
+        "name": name,
+        "format": FORMAT,
+        "dtype": dtype,
+        "seed": seed,
+        "parameters": shape.parameters,
+        "shape": asdict(shape),
+        "sha256": hashlib.sha256(graph).hexdigest(),
+    }
+    (folder / _GRAPH).write_bytes(graph)
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _build_into(folder: Path, name: str, dtype: Dtype) -> None:
+    # Written beside and renamed, so that a folder of this name is always whole.
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        write(fresh, name, PRESETS[name], dtype)
+        fresh.chmod(0o755)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file at ``path``. Without fcntl (Windows) processes may build twice, and the first one wins."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

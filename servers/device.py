@@ -1,0 +1,101 @@
+"""Which device the model runs on, decided before a session exists, and never by a silent fallback.
+
+``onnxruntime.get_available_providers()`` lists CUDA wherever the GPU build is installed, and a CUDA session on a
+machine without CUDA quietly becomes a CPU session. So the driver is asked first, and the session afterwards.
+"""
+
+import contextlib
+import ctypes
+import io
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from servers.decoder import Dtype
+from servers.errors import StartError
+
+Provider = Literal["cpu", "cuda"]
+PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+# GroupQueryAttention exists in float16 only on CUDA; on the CPU float16 is emulated and slower than float32.
+DTYPES: dict[Provider, Dtype] = {"cpu": "fp32", "cuda": "fp16"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where and in which precision the model runs."""
+
+    provider: Provider
+    dtype: Dtype
+
+
+def choose(provider: str, dtype: str, cuda_missing: str | None) -> Device:
+    """The device for ``--provider`` (auto, cpu, cuda) and ``--dtype`` (auto, fp32, fp16).
+
+    ``cuda_missing`` says why CUDA cannot be used, or is None where it can (see ``why_no_cuda``).
+
+    Raises:
+        StartError: CUDA was asked for and is not there, or the precision does not exist on the device.
+    """
+    if provider == "cuda" and cuda_missing:
+        raise StartError(f"--provider cuda: {cuda_missing}; use --provider cpu, or auto")
+    chosen: Provider = "cuda" if provider == "cuda" or (provider == "auto" and not cuda_missing) else "cpu"
+    wanted = DTYPES[chosen]
+    if dtype not in ("auto", wanted):
+        raise StartError(f"--dtype {dtype}: on {chosen} the model runs in {wanted} only; use --dtype {wanted}")
+    return Device(chosen, wanted)
+
+
+def why_no_cuda() -> str | None:
+    """Why CUDA cannot be used here, or None if a driver with at least one device answers."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(name)
+    except OSError:
+        return f"no NVIDIA driver on this machine ({name} cannot be loaded)"
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return "the NVIDIA driver reports no usable GPU"
+    import onnxruntime
+
+    if PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
+        return "the installed onnxruntime has no CUDA; install loadtest[cuda]"
+    return None
+
+
+def load_cuda_libraries() -> None:
+    """Load the CUDA and cuDNN libraries of the ``cuda`` extra, before the first session.
+
+    What is missing is only printed by onnxruntime, and the session check reports it better; so the text is dropped.
+    """
+    import onnxruntime
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        onnxruntime.preload_dlls()
+
+
+def check_session(provider: Provider, session_providers: list[str]) -> None:
+    """Refuse a session that fell back to another device.
+
+    Raises:
+        StartError: the session does not run on ``provider``.
+    """
+    if session_providers[0] != PROVIDERS[provider]:
+        raise StartError(
+            f"the model fell back to {session_providers[0]}: onnxruntime could not load its CUDA libraries; "
+            "install loadtest[cuda] (CUDA 13, cuDNN 9 and a driver that runs them), or use --provider cpu"
+        )
+
+
+def wheel_conflict() -> str | None:
+    """A warning if both onnxruntime wheels are installed: they overwrite each other's files."""
+    found = []
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    if len(found) < 2:
+        return None
+    return (
+        f"{' and '.join(found)} are both installed and share one folder; repair: "
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
+    )

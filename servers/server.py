@@ -1,0 +1,238 @@
+"""The life of the server process: load, listen, serve, drain."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from servers import builder, device
+from servers.batching import Batching
+from servers.errors import StartError
+
+log = logging.getLogger(__name__)
+_CLOSE_S = 2.0  # for connections to close once their answers are written
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the command line decides. None is "the default of the machine or the model"."""
+
+    model: str
+    batching: Batching
+    kv_slots: int
+    max_seq_len: int | None
+    threads: int | None
+    provider: str
+    dtype: str
+    host: str
+    port: int
+    drain_timeout_s: float
+    exit_on_stdin_close: bool
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal (or the end of stdin) and drain.
+
+    Raises:
+        StartError: the server cannot start, or its engine failed.
+    """
+    warning = device.wheel_conflict()
+    if warning:
+        print(f"warning: {warning}", file=sys.stderr)
+    # The port first: it is the cheapest thing to fail.
+    listener = _bind(settings.host, settings.port)
+    with listener:
+        model = _load(settings)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, model, listener))
+
+
+async def _serve(settings: Settings, model: Any, listener: socket.socket) -> None:
+    from aiohttp import web
+
+    from servers.app import App
+    from servers.engine import Engine
+
+    loop = asyncio.get_running_loop()
+    failures: list[Exception] = []
+    stop, cut = asyncio.Event(), asyncio.Event()
+
+    def ask_to_stop() -> None:
+        (cut if stop.is_set() else stop).set()  # the second time: do not wait for the running ones
+
+    def end_now() -> None:
+        stop.set()
+        cut.set()
+
+    def engine_failed(error: Exception) -> None:
+        failures.append(error)
+        loop.call_soon_threadsafe(end_now)
+
+    app = App(model.bundle.name, model.max_seq_len, model.slots, _facts(model))
+    engine = Engine(model, settings.batching, app.publish, engine_failed)
+    app.attach(engine)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the process without draining
+            loop.add_signal_handler(name, ask_to_stop)
+    if settings.exit_on_stdin_close:
+        _watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
+
+    # handler_cancellation: a client that goes away cancels its handler, which frees its slot.
+    runner = web.AppRunner(app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, backlog=1024).start()
+    except OSError as error:
+        raise _cannot_listen(settings.host, settings.port, error) from error
+    engine.start()
+    print(_ready_line(settings, model, listener), flush=True)
+    await stop.wait()
+
+    app.draining = True
+    log.info("draining: %d running, %d waiting", engine.running, engine.waiting)
+    drained, cut_off = asyncio.create_task(app.idle()), asyncio.create_task(cut.wait())
+    await asyncio.wait({drained, cut_off}, timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    if not drained.done():
+        log.info("cutting off %d running, %d waiting", engine.running, engine.waiting)
+        engine.abort()
+        await asyncio.wait({drained}, timeout=_CLOSE_S)
+    for task in (drained, cut_off):
+        task.cancel()
+    await runner.cleanup()
+    engine.stop()
+    if failures:
+        raise StartError(f"the engine failed: {failures[0]}") from failures[0]
+
+
+def _load(settings: Settings) -> Any:
+    cuda_missing = None if settings.provider == "cpu" else device.why_no_cuda()
+    where = device.choose(settings.provider, settings.dtype, cuda_missing)
+    if where.provider == "cuda":
+        device.load_cuda_libraries()
+    if settings.model in builder.PRESETS:
+        bundle = builder.preset(settings.model, where.dtype)
+    else:
+        bundle = builder.read(Path(settings.model))
+        if bundle.dtype != where.dtype:
+            raise StartError(
+                f"the model in {settings.model} is {bundle.dtype}, and {where.provider} runs {where.dtype} only"
+            )
+    longest = bundle.shape.max_seq_len
+    max_seq_len = settings.max_seq_len or longest
+    if max_seq_len > longest:
+        raise StartError(f"--max-seq-len {max_seq_len}: the {bundle.name} model reaches {longest} tokens")
+    from servers.model import Model
+
+    try:
+        return Model(
+            bundle,
+            where,
+            slots=settings.kv_slots,
+            max_seq_len=max_seq_len,
+            threads=settings.threads or max(1, _cores() - 1),
+        )
+    except MemoryError as error:
+        raise StartError(
+            f"not enough memory for {settings.kv_slots} slots of {max_seq_len} tokens; "
+            "lower --kv-slots or --max-seq-len"
+        ) from error
+
+
+def _facts(model: Any) -> dict[str, Any]:
+    """What /health says and does not change."""
+    import onnxruntime
+
+    try:
+        own = version("loadtest")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        own = "0+source"
+    return {
+        "model": model.bundle.name,
+        "model_sha256": model.bundle.sha256,
+        "device": model.device.provider,
+        "provider": device.PROVIDERS[model.device.provider],
+        "dtype": model.bundle.dtype,
+        "threads": model.threads,
+        "kv_slots": model.slots,
+        "max_seq_len": model.max_seq_len,
+        "versions": {
+            "loadtest": own,
+            "onnxruntime": onnxruntime.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _ready_line(settings: Settings, model: Any, listener: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    batching = settings.batching
+    return (
+        f"serving {model.bundle.name} on http://{host}:{listener.getsockname()[1]} "
+        f"({model.device.provider}, {model.bundle.dtype}, {batching.scheduler}, max batch {batching.batch_size})"
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        if os.name == "posix":  # elsewhere the option would let two servers share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
+    mend = "check --host and --port"
+    if error.errno == errno.EADDRINUSE:
+        mend = "choose another --port (0 takes any free one)"
+    return StartError(f"cannot listen on {host} port {port}: {error.strerror or error}; {mend}")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it installs (not on Windows), else asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _watch_stdin(closed: Callable[[], object]) -> None:
+    """Call ``closed`` when stdin ends, as it does when the process that holds its other end is gone."""
+
+    def wait() -> None:
+        # Not sys.stdin: its buffer's lock, held while it waits, would stop the interpreter from ending.
+        while os.read(0, 4096):
+            pass
+        closed()
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
