@@ -1,0 +1,46 @@
+"""The journal as a worker writes it; loadtest.records says what a line is."""
+
+import errno
+import os
+
+import msgspec
+
+from loadtest.errors import ResultError
+from loadtest.records import Record
+
+
+class Journal:
+    """Appends records, one unbuffered write each: what was written survives a kill.
+
+    Several workers append to one file: O_APPEND keeps their lines whole.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._encode = msgspec.json.Encoder().encode
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise self._error(error) from None
+
+    def write(self, record: Record) -> None:
+        """Append one record.
+
+        Raises:
+            ResultError: it could not be written whole.
+        """
+        line = self._encode(record) + b"\n"
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise self._error(error) from None
+        if written != len(line):
+            raise self._error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _error(self, error: OSError) -> ResultError:
+        mend = "make room there or choose another folder with -o"
+        return ResultError(f"cannot write {self._path}: {error.strerror}; {mend}. What was written can be loaded")

@@ -1,0 +1,145 @@
+"""Worker processes on this host: started once, given each level in turn, ended with the run."""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Self, TypeVar
+
+import loadtest.errors
+from loadtest.engine import worker
+from loadtest.engine.orders import Done, Failed, Prepare, Ready, Snapshot, Start, Stop, Wiring
+from loadtest.errors import LoadtestError
+from loadtest.level import Level, LevelEnd, LevelRun
+
+_STREAMS_A_WORKER = 1000
+_START_AHEAD_S = 0.02  # the common t0 lies this far ahead, so that every worker has heard of it
+_LISTEN_S = 0.1
+_INTERRUPT_GRACE_S = 3.0
+
+T = TypeVar("T")
+Seen = Callable[[Sequence[Snapshot]], None]
+
+
+class Interrupts:
+    """How often the user has asked to stop: once is "send no more", twice is "now"."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def workers_for(levels: Sequence[Level]) -> int:
+    """How many workers a run takes by default: cores − 1 at most, and one up to about a thousand streams."""
+    most = max((level.load.concurrency or 1 for level in levels), default=1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores - 1, -(-most // _STREAMS_A_WORKER)))
+
+
+class LocalEngine:
+    """The workers of a run. A context manager: leaving it ends them."""
+
+    def __init__(self, workers: int) -> None:
+        # Forked before any thread or event loop exists here: the modules are loaded already, so it costs nothing.
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for number in range(workers):
+            ours, theirs = context.Pipe()
+            inherited = [*self._pipes, ours] if sys.platform == "linux" else []
+            process = context.Process(
+                target=worker.main, args=(theirs, inherited), name=f"loadtest-worker-{number}", daemon=True
+            )  # fmt: skip
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(2.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def play(self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen) -> LevelRun:
+        """Play one level on all workers, from a common instant to the last record.
+
+        Raises:
+            LoadtestError: a worker could not go on (the target was out of reach, the journal not writable).
+        """
+        heard: list[list[object]] = [[] for _ in self._pipes]
+        count = len(self._pipes)
+        for number in range(count):
+            self._say(number, Prepare(wiring, level, number, count))
+        self._listen(heard, lambda said: _last(said, Ready) is not None, interrupts)
+        t0 = time.perf_counter_ns() + round(_START_AHEAD_S * 1e9)
+        for number in range(count):
+            self._say(number, Start(t0))
+        self._listen(heard, lambda said: _last(said, Done) is not None, interrupts, seen, playing=True)
+
+        done = [message for said in heard if (message := _last(said, Done)) is not None]
+        unusable = next((message.unusable for message in done if message.unusable), None)
+        end: LevelEnd = "completed"
+        reason = None
+        if len(done) < count:
+            lost = [number for number, said in enumerate(heard) if _last(said, Done) is None]
+            end, reason = "worker_lost", f"generator process {', '.join(map(str, lost))} ended during the level"
+        elif interrupts.count:
+            end = "interrupted"
+        elif unusable is not None:
+            end, reason = "unusable", unusable
+        return LevelRun(
+            level=level.index,
+            end=end,
+            sending_ended_ms=max((message.sending_ended_ms for message in done), default=0.0),
+            ended_ms=max((message.ended_ms for message in done), default=0.0),
+            workers=[message.health for message in done],
+            reason=reason,
+        )
+
+    def _listen(
+        self, heard: list[list[object]], enough: Callable[[list[object]], bool], interrupts: Interrupts,
+        seen: Seen | None = None, *, playing: bool = False,
+    ) -> None:  # fmt: skip
+        """Take in what the workers say until each has said enough or is gone."""
+        obeyed = 0
+        open_pipes = {pipe: number for number, pipe in enumerate(self._pipes) if not pipe.closed}
+        while waiting := [pipe for pipe, number in open_pipes.items() if not enough(heard[number])]:
+            for pipe in wait(waiting, _LISTEN_S):
+                assert isinstance(pipe, Connection)
+                try:
+                    message = pipe.recv()
+                except (EOFError, OSError):
+                    del open_pipes[pipe]
+                    continue
+                if isinstance(message, Failed):
+                    raise getattr(loadtest.errors, message.kind, LoadtestError)(message.message)
+                said = heard[open_pipes[pipe]]
+                if said and isinstance(message, Snapshot) and isinstance(said[-1], Snapshot):
+                    said.pop()  # only the newest is of interest
+                said.append(message)
+            if seen is not None:
+                seen([snapshot for said in heard if (snapshot := _last(said, Snapshot)) is not None])
+            if playing and interrupts.count > obeyed:
+                obeyed = interrupts.count
+                for number in open_pipes.values():
+                    self._say(number, Stop(_INTERRUPT_GRACE_S if obeyed == 1 else 0.0))
+            elif interrupts.count and not playing:
+                raise KeyboardInterrupt
+
+    def _say(self, number: int, order: object) -> None:
+        with contextlib.suppress(OSError):  # a worker that is gone: _listen sees that it says nothing
+            self._pipes[number].send(order)
+
+
+def _last(said: list[object], kind: type[T]) -> T | None:
+    return next((message for message in reversed(said) if isinstance(message, kind)), None)

@@ -1,0 +1,76 @@
+"""What the run says to a worker and what the worker answers: frozen values, sent through a pipe."""
+
+import msgspec
+
+from loadtest.endpoints.openai import Kind
+from loadtest.level import Level, WorkerHealth
+from loadtest.workload.prompts import Tokens
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """What stays the same for a whole run: where requests go, how they look, where records go."""
+
+    url: str
+    address: str
+    endpoint: Kind
+    model: str
+    owner: str | None
+    stream: bool
+    tokens: Tokens
+    headers: tuple[tuple[str, str], ...]
+    secrets: tuple[str, ...]
+    timeout_s: float
+    connect_timeout_s: float
+    stall_timeout_s: float
+    journal: str
+    seed: int
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Make one level's slice ready: connections open, bodies made. Answered by Ready or Failed."""
+
+    wiring: Wiring
+    level: Level
+    worker: int
+    workers: int
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Play the prepared slice from ``t0_ns`` (perf_counter_ns) on. Answered by Snapshots, then Done or Failed."""
+
+    t0_ns: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Send nothing more; what is in flight may take ``grace_s`` more (never more than the level's own grace)."""
+
+    grace_s: float
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The slice is prepared."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Counts since t0, for the eyes of the user only: the figures come from the journal."""
+
+    in_flight: int
+    ok: int
+    failed: int
+    output_tokens: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The slice has been played and every record of it is in the journal."""
+
+    health: WorkerHealth
+    sending_ended_ms: float
+    ended_ms: float
+    unusable: str | None  # set when the target refused everything: the server's own words
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The worker cannot go on. ``kind`` names a class of loadtest.errors."""
+
+    kind: str
+    message: str

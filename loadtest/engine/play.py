@@ -1,0 +1,426 @@
+"""One worker's slice of one level, from the first connection to the last record."""
+
+import asyncio
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from loadtest import __version__
+from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.reading import Reading
+from loadtest.engine.journal import Journal
+from loadtest.engine.orders import Done, Prepare, Snapshot, Wiring
+from loadtest.engine.timer import DeadlineTimer
+from loadtest.errors import LoadtestError
+from loadtest.level import WorkerHealth
+from loadtest.plan import Request, due_times, requests, slots
+from loadtest.records import Record, RequestError
+from loadtest.redact import Redactor
+from loadtest.schedule import share
+from loadtest.wire.exchange import Exchange, Failure
+from loadtest.wire.fast import FastTransport
+from loadtest.wire.origin import parse
+from loadtest.workload.prompts import writer
+
+_SLICE_NS = 1_000_000  # of decoding or preparing at a time, between which waiting bytes are read
+_GAP_S = 0.002
+_READY_LEAST = 256  # requests made ahead of need
+_READY_BYTES = 64 << 20
+_OPEN_AHEAD = 256  # most connections opened ahead for an open loop
+_GAPS_KEPT = 4096  # per-token gaps kept in a record
+_LAG_PERIOD_S = 0.01
+_REFUSALS = 10  # this many refusals and nothing else: the target is unusable as it was called
+_PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may not meet
+_CONNECT_PAUSE_S = 0.1
+
+
+class Play:
+    """Plays a slice. ``prepare``, then ``run`` once; ``stop`` at any time between."""
+
+    def __init__(self, order: Prepare, transport: FastTransport, tell: Callable[[object], None]) -> None:
+        wiring, level = order.wiring, order.level
+        self._wiring = wiring
+        self._level = level
+        self._worker = order.worker
+        self._transport = transport
+        self._journal = Journal(wiring.journal)
+        self._tell = tell
+        self._redact = Redactor(wiring.secrets)
+        self._dialect = OpenAI(wiring.endpoint, wiring.model, stream=wiring.stream, owner=wiring.owner)
+        self._head = _head(wiring, self._dialect)
+        self._write = writer(wiring.tokens)
+        self._requests = requests(level, wiring.seed, order.worker, order.workers)
+        self._slots = slots(level, order.worker, order.workers)
+        self._due = (
+            due_times(level, wiring.seed, order.worker, order.workers) if level.load.kind != "closed" else iter(())
+        )
+        self._ready: deque[tuple[Request, bytes]] = deque()
+        self._ready_least = max(_READY_LEAST, 2 * self._slots)
+        self._ready_bytes = 0
+        self._more_requests = True
+        self._left = math.inf if level.requests is None else share(level.requests, order.worker, order.workers)
+        self._next_due_ns = 0
+        self._t0 = 0
+        self._issuing = True
+        self._in_flight: dict[Exchange, None] = {}
+        self._backlog: deque[Exchange] = deque()
+        self._working = False
+        self._timer: DeadlineTimer | None = None
+        self._cut_handle: asyncio.TimerHandle | None = None
+        self._sending_ended = 0
+        self._last_done = 0
+        self._finished: asyncio.Future[None] | None = None
+        self._ok = self._failed = self._output_tokens = 0
+        self._refusals: int | None = 0  # as long as there was nothing else
+        self._unusable: str | None = None
+        self._reads = self._coalesced = 0
+        self._lags: list[float] = []
+        self._opened_before = transport.opened
+
+    # -- before the clock
+
+    async def prepare(self) -> None:
+        """Open connections and make the first requests.
+
+        Raises:
+            TargetError: the target cannot be reached.
+        """
+        level = self._level
+        if level.load.kind == "closed":
+            count = self._slots
+        else:
+            count = min(_OPEN_AHEAD, math.ceil(level.load.rate_per_s or 0))
+        await self._transport.open(int(min(count, self._left)))
+        while self._wants_more():
+            self._make()
+
+    def _wants_more(self) -> bool:
+        return self._more_requests and len(self._ready) < self._ready_least and self._ready_bytes < _READY_BYTES
+
+    def _make(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            self._more_requests = False
+            return
+        prompt = self._write(request.input_tokens, request.rng)
+        body = self._dialect.body(prompt, request.output_tokens)
+        payload = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+        self._ready.append((request, payload))
+        self._ready_bytes += len(payload)
+
+    # -- the level
+
+    async def run(self, t0_ns: int) -> None:
+        """Play from t0 to the last record, and tell Done.
+
+        Raises:
+            LoadtestError: the journal cannot be written.
+        """
+        loop = asyncio.get_running_loop()
+        self._t0 = t0_ns
+        self._finished = loop.create_future()
+        self._timer = DeadlineTimer(loop, self._open_loop if self._level.load.kind != "closed" else self._closed_start)
+        duration_s = self._level.duration_s
+        ends = [loop.call_at(loop.time() + self._until(t0_ns) + duration_s, self._end_sending)] if duration_s else []
+        watches = [asyncio.ensure_future(watch) for watch in (self._watch_lag(), self._watch_time(), self._report())]
+        for watch in watches:
+            watch.add_done_callback(self._watch_ended)
+        loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
+        if not self._left:
+            self._end_sending()
+        elif self._level.load.kind != "closed":
+            self._next_arrival()
+        else:
+            self._timer.arm(t0_ns)
+        cpu, began = time.process_time(), perf_counter_ns()
+        try:
+            await self._finished
+        finally:
+            cpu_share = (time.process_time() - cpu) / max(1e-9, (perf_counter_ns() - began) / 1e9)
+            for handle in (*ends, self._cut_handle):
+                if handle is not None:
+                    handle.cancel()
+            for watch in watches:
+                watch.cancel()
+            self._timer.close()
+            self._journal.close()
+        lags = sorted(self._lags) or [0.0]
+        health = WorkerHealth(
+            worker=self._worker,
+            cpu_share=round(cpu_share, 4),
+            loop_lag_p99_ms=round(lags[math.ceil(0.99 * len(lags)) - 1], 3),
+            loop_lag_max_ms=round(lags[-1], 3),
+            reads=self._reads,
+            coalesced_reads=self._coalesced,
+            connections_opened=self._transport.opened - self._opened_before,
+        )
+        self._tell(
+            Done(
+                health,
+                self._ms(self._sending_ended),
+                self._ms(max(self._last_done, self._sending_ended)),
+                self._unusable,
+            )
+        )
+
+    def stop(self, grace_s: float) -> None:
+        """Send nothing more, and give what is in flight so long."""
+        self._end_sending(min(grace_s, self._level.grace_s))
+
+    def _until(self, at_ns: int) -> float:
+        return max(0.0, (at_ns - perf_counter_ns()) / 1e9)
+
+    def _closed_start(self) -> None:
+        for _ in range(self._slots):
+            self._issue(self._t0)
+
+    def _next_arrival(self) -> None:
+        due_s = next(self._due, None)
+        if due_s is None:
+            return  # the end of the sending comes with the duration, or came with the last request
+        self._next_due_ns = self._t0 + round(due_s * 1e9)
+        assert self._timer is not None
+        self._timer.arm(self._next_due_ns)
+
+    def _open_loop(self) -> None:
+        if self._issuing and perf_counter_ns() >= self._next_due_ns:
+            self._issue(self._next_due_ns)
+            self._next_arrival()
+
+    def _issue(self, intended: int) -> None:
+        if not self._issuing:
+            return
+        if not self._ready:
+            self._make()
+        request, payload = self._ready.popleft()
+        self._ready_bytes -= len(payload)
+        exchange = Exchange(payload, intended, self._ended, self._part, request)
+        self._in_flight[exchange] = None
+        self._transport.send(exchange)
+        self._left -= 1
+        if not self._left:
+            self._end_sending()
+        elif len(self._ready) < self._ready_least // 2:
+            self._work_soon()
+
+    def _ended(self, exchange: Exchange) -> None:
+        """An exchange has ended: its slot is free. Reading it can wait."""
+        del self._in_flight[exchange]
+        self._last_done = exchange.done
+        self._part(exchange)
+        if self._issuing and self._level.load.kind == "closed":
+            if exchange.sent:
+                self._issue(exchange.done)
+            else:
+                # Not even a connection: a slot that tried again at once would only count refusals.
+                asyncio.get_running_loop().call_later(_CONNECT_PAUSE_S, lambda: self._issue(perf_counter_ns()))
+
+    def _end_sending(self, grace_s: float | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        if self._issuing:
+            self._issuing = False
+            self._sending_ended = perf_counter_ns()
+        elif grace_s is None:
+            return
+        if self._cut_handle is not None:
+            self._cut_handle.cancel()
+        grace_s = self._level.grace_s if grace_s is None else grace_s
+        self._cut_handle = loop.call_later(grace_s, self._cut, grace_s)
+        self._work_soon()  # ends the level if nothing is in flight
+
+    def _cut(self, grace_s: float) -> None:
+        failure = Failure("cancelled", f"cut off: still unanswered {grace_s:g} s after the sending had ended")
+        for exchange in list(self._in_flight):
+            self._transport.cancel(exchange, failure)
+        self._work_soon()
+
+    # -- afterwards: reading, recording, preparing
+
+    def _part(self, exchange: Exchange) -> None:
+        if not exchange.queued:
+            exchange.queued = True
+            self._backlog.append(exchange)
+        self._work_soon()
+
+    def _work_soon(self) -> None:
+        if not self._working:
+            self._working = True
+            asyncio.get_running_loop().call_later(_GAP_S, self._work)
+
+    def _work(self) -> None:
+        """Work off the backlog for a moment; the loop reads what has come in before the next one."""
+        until = perf_counter_ns() + _SLICE_NS
+        try:
+            while self._backlog and perf_counter_ns() < until:
+                self._read(self._backlog.popleft())
+            while self._issuing and not self._backlog and self._wants_more() and perf_counter_ns() < until:
+                self._make()
+        except LoadtestError as error:
+            self._fail(error)
+            return
+        self._working = False
+        if self._backlog or (self._issuing and self._wants_more()):
+            self._work_soon()
+        else:
+            self._finish_if_drained()
+
+    def _fail(self, fault: object) -> None:
+        """End the level with an error: the journal's, or one that this file should not have had."""
+        if not isinstance(fault, LoadtestError):
+            fault = LoadtestError(f"the generator failed, which is a bug in loadtest: {fault!r}")
+        if self._finished is not None and not self._finished.done():
+            self._finished.set_exception(fault)
+
+    def _watch_ended(self, watch: "asyncio.Future[None]") -> None:
+        if not watch.cancelled() and (fault := watch.exception()) is not None:
+            self._fail(fault)
+
+    def _finish_if_drained(self) -> None:
+        done = not (self._issuing or self._in_flight or self._backlog)
+        if done and self._finished is not None and not self._finished.done():
+            self._finished.set_result(None)
+
+    def _read(self, exchange: Exchange) -> None:
+        exchange.queued = False
+        reading = exchange.decoder
+        if not isinstance(reading, Reading):
+            exchange.decoder = reading = Reading(self._dialect)
+        if not exchange.done:
+            reading.part(exchange)
+            return
+        reading.finish(exchange)
+        record = self._record(exchange, reading)
+        self._journal.write(record)
+        self._reads += reading.reads
+        self._coalesced += len(reading.answer.stamps) - len(set(reading.answer.stamps))
+        if record.outcome == "ok":
+            self._ok += 1
+            self._refusals = None  # it has worked once: from now on failures are findings
+            self._output_tokens += record.output_tokens or 0
+        else:
+            self._failed += 1
+            self._refused(record.error)
+
+    def _refused(self, error: RequestError | None) -> None:
+        """Give up when the target has refused the first requests for a reason that the next would meet too."""
+        if self._refusals is None or error is None or not lasting(error):
+            self._refusals = None
+            return
+        self._refusals += 1
+        if self._refusals == _REFUSALS:
+            self._unusable = error.message
+            self._end_sending(0.0)
+
+    def _record(self, exchange: Exchange, reading: Reading) -> Record:
+        request = exchange.tag
+        assert isinstance(request, Request)
+        answer, usage = reading.answer, reading.answer.usage
+        stamps = answer.stamps
+        outcome, error = reading.outcome, reading.error
+        if outcome == "cancelled" and not exchange.sent:
+            outcome = "never_sent"
+        output_tokens = usage.output_tokens if usage else None
+        if output_tokens == 0 and answer.texts:
+            output_tokens = None  # a count of nothing beside real text is no count
+        if error is not None:
+            error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
+        intended = (exchange.intended - self._t0) / 1e6
+        return Record(
+            id=request.id,
+            level=self._level.index,
+            worker=self._worker,
+            intended_ms=round(intended, 4),
+            outcome=outcome,
+            in_window=intended >= self._level.warmup_s * 1e3,
+            asked_input_tokens=request.input_tokens,
+            asked_output_tokens=request.output_tokens,
+            sent_ms=self._ms_or_none(exchange.sent),
+            wait_ms=round(exchange.wait_ns / 1e6, 4),
+            connected_ms=self._ms_or_none(exchange.connected),
+            connect_ms=round(exchange.connect_ns / 1e6, 4) if exchange.connect_ns else None,
+            first_byte_ms=self._ms_or_none(reading.first_byte),
+            first_token_ms=self._ms_or_none(stamps[0] if stamps else 0),
+            first_answer_ms=self._ms_or_none(answer.first_answer if stamps else 0),
+            last_token_ms=self._ms_or_none(stamps[-1] if stamps else 0),
+            done_ms=self._ms(exchange.done),
+            error=error,
+            streamed=reading.streamed,
+            input_tokens=usage.input_tokens if usage else None,
+            cached_input_tokens=usage.cached_input_tokens if usage else None,
+            output_tokens=output_tokens,
+            token_source="usage" if output_tokens is not None else None,
+            events=len(stamps),
+            finish_reason=answer.finish_reason,
+            itl_ms=[round((b - a) / 1e6, 4) for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
+            bytes_in=reading.bytes_in,
+            bad_events=answer.bad_events,
+            resent=exchange.resent,
+        )
+
+    def _ms(self, stamp: int) -> float:
+        return round((stamp - self._t0) / 1e6, 4)
+
+    def _ms_or_none(self, stamp: int) -> float | None:
+        return self._ms(stamp) if stamp else None
+
+    # -- watching the clock, and ourselves
+
+    async def _watch_lag(self) -> None:
+        """How late the loop runs what is due: the time that a read, too, may have waited."""
+        await asyncio.sleep(self._until(self._t0))
+        while True:
+            due = perf_counter_ns() + _LAG_PERIOD_S * 1e9
+            await asyncio.sleep(_LAG_PERIOD_S)
+            self._lags.append(max(0.0, (perf_counter_ns() - due) / 1e6))
+
+    async def _watch_time(self) -> None:
+        """One sweep for all requests, instead of a timer a read."""
+        total, stall = self._wiring.timeout_s, self._wiring.stall_timeout_s
+        period = min(0.25, total / 20, stall / 20)
+        while True:
+            await asyncio.sleep(period)
+            now = perf_counter_ns()
+            for exchange in list(self._in_flight):
+                if exchange.sent and now - exchange.sent > total * 1e9:
+                    words = f"no complete answer within {total:g} s (--timeout)"
+                elif exchange.last and now - exchange.last > stall * 1e9:
+                    words = f"no byte for {stall:g} s between bytes (--stall-timeout)"
+                else:
+                    continue
+                self._transport.cancel(exchange, Failure("timeout", words))
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self._tell(Snapshot(len(self._in_flight), self._ok, self._failed, self._output_tokens))
+
+
+def lasting(error: RequestError) -> bool:
+    """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
+    status = error.status or 0
+    if error.kind in ("http_status", "redirect"):
+        return 300 <= status < 500 and status not in _PASSING_STATUS
+    return error.kind in ("connect", "tls", "not_a_stream", "json_error")
+
+
+def _head(wiring: Wiring, dialect: OpenAI) -> bytes:
+    """The request's head up to Content-Length, the same for every request of a run."""
+    origin = parse(wiring.url)
+    lines = [
+        f"POST {origin.path(dialect.path)} HTTP/1.1",
+        f"Host: {origin.authority}",
+        f"User-Agent: loadtest/{__version__}",
+        f"Accept: {'text/event-stream' if dialect.streams else 'application/json'}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+    ]
+    own = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
+    for name, value in wiring.headers:
+        if (index := own.get(name.lower())) is not None:
+            lines[index] = f"{name}: {value}"
+        else:
+            lines.append(f"{name}: {value}")
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")

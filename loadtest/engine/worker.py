@@ -1,0 +1,113 @@
+"""One generator process: an event loop that plays its slice of each level on real sockets.
+
+Nothing is shared with other workers. The level's requests and due times are computed here from the seed; the
+records go into the journal from here; only counts and commands cross to the parent.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from loadtest.engine.orders import Failed, Prepare, Ready, Start, Stop
+from loadtest.engine.play import Play
+from loadtest.errors import LoadtestError
+from loadtest.wire.fast import FastTransport
+from loadtest.wire.origin import parse
+
+
+def main(pipe: Connection, inherited: list[Connection]) -> None:
+    """Run a worker until the parent closes the pipe. ``inherited`` are the parent's ends of pipes, closed here."""
+    for end in inherited:
+        end.close()  # held open here, they would keep the other workers from seeing the parent go
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says what to do
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _raise_file_limit()
+    gc.set_threshold(50_000, 20, 100)
+    if sys.platform == "win32":
+        asyncio.run(_serve(pipe))
+    else:
+        import uvloop  # noqa: PLC0415  # not on Windows
+
+        uvloop.run(_serve(pipe))
+    # Without the interpreter's own farewell: exit handlers inherited by the fork belong to the parent.
+    os._exit(0)
+
+
+class _Worker:
+    """Obeys the parent: prepare a level, play it, stop. One level at a time."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._loop = asyncio.get_running_loop()
+        self._transport: FastTransport | None = None
+        self._play: Play | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Until the parent has gone."""
+        self._loop.add_reader(self._pipe.fileno(), self._readable)
+        await self._gone.wait()
+        self._loop.remove_reader(self._pipe.fileno())
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            await self._transport.close()
+
+    def _readable(self) -> None:
+        try:
+            while self._pipe.poll():
+                self._obey(self._pipe.recv())
+        except (EOFError, OSError):
+            self._gone.set()
+
+    def _obey(self, order: object) -> None:
+        match order:
+            case Prepare():
+                self._task = self._loop.create_task(self._prepare(order))
+                self._task.add_done_callback(self._report)
+            case Start(t0_ns) if self._play is not None:
+                self._task = self._loop.create_task(self._play.run(t0_ns))
+                self._task.add_done_callback(self._report)
+            case Stop(grace_s) if self._play is not None:
+                self._play.stop(grace_s)
+
+    async def _prepare(self, order: Prepare) -> None:
+        wiring = order.wiring
+        if self._transport is None:
+            self._transport = FastTransport(parse(wiring.url), wiring.address, wiring.connect_timeout_s, None)
+        self._play = Play(order, self._transport, self._tell)
+        await self._play.prepare()
+        self._tell(Ready())
+
+    def _report(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, LoadtestError):
+            self._tell(Failed(type(error).__name__, str(error)))
+        else:
+            self._tell(Failed("LoadtestError", f"the generator failed, which is a bug in loadtest: {error!r}"))
+
+    def _tell(self, message: object) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone: _readable ends us
+            self._pipe.send(message)
+
+
+async def _serve(pipe: Connection) -> None:
+    await _Worker(pipe).serve()
+
+
+def _raise_file_limit() -> None:
+    """As many sockets as the system allows."""
+    if sys.platform == "win32":
+        return
+    import resource  # noqa: PLC0415  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS refuses "unlimited"; the soft limit then stands
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

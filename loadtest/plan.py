@@ -1,0 +1,121 @@
+"""A scenario made into levels, and a level into the requests of one worker. Pure."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+from loadtest.errors import UsageError
+from loadtest.level import Batching, Level
+from loadtest.scenario.model import Block, Scenario
+from loadtest.schedule import Load, arrivals, share, stream
+
+_WARMUP_SHARE, _WARMUP_LEAST_S, _WARMUP_MOST_S = 0.1, 1.0, 30.0
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One request before it is sent: what it asks, and the random stream that its prompt is written from."""
+
+    id: int
+    input_tokens: int
+    output_tokens: int
+    rng: random.Random
+
+
+def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
+    """Every level of a run in the order it is played; a combination that stands in several blocks is played once.
+
+    Batching is a setting of the bundled server: against another target its axes collapse.
+
+    Raises:
+        UsageError: the warm-up leaves nothing to measure.
+    """
+    warmup_s = _warmup(scenario)
+    seen: dict[Level, None] = {}
+    for block in scenario.levels:
+        for batching, in_, out, load in itertools.product(
+            _batchings(scenario, block) if bundled else [None],
+            block.input_tokens,
+            block.output_tokens,
+            _loads(scenario, block),
+        ):
+            level = Level(
+                0, "", load, batching, in_, out, scenario.duration_s, scenario.requests, warmup_s,
+                scenario.timeout_s if scenario.grace_s is None else scenario.grace_s,
+            )  # fmt: skip
+            seen.setdefault(level)
+    found = list(seen)
+    varies = {key for key in ("input_tokens", "output_tokens") if len({getattr(level, key) for level in found}) > 1}
+    return [msgspec.structs.replace(level, index=index, name=_name(level, varies)) for index, level in enumerate(found)]
+
+
+def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
+    """The requests of one worker's slice, in order: numbers ``worker``, ``worker + workers``, … of the level.
+
+    Each is a function of (seed, level, number) alone, so the level's requests are the same for any number of
+    workers. Ends at the level's number of requests, or never.
+    """
+    for number in itertools.count(worker, workers):
+        if level.requests is not None and number >= level.requests:
+            return
+        rng = stream(seed, "request", level.index, number)
+        yield Request(number, level.input_tokens.sample(rng), level.output_tokens.sample(rng), rng)
+
+
+def due_times(level: Level, seed: int, worker: int, workers: int) -> Iterator[float]:
+    """When the requests of one worker's slice are due in an open loop, in seconds from t0."""
+    every = arrivals(level.load, seed, level.index, level.duration_s, level.requests)
+    return itertools.islice(every, worker, None, workers)
+
+
+def slots(level: Level, worker: int, workers: int) -> int:
+    """One worker's share of a closed loop's slots."""
+    return share(level.load.concurrency or 0, worker, workers)
+
+
+def _warmup(scenario: Scenario) -> float:
+    duration = scenario.duration_s
+    if duration is None:
+        if scenario.warmup_s:
+            raise UsageError(
+                "warmup: a level bounded by its number of requests is measured whole; give a duration, or no warm-up"
+            )
+        return 0.0
+    if scenario.warmup_s is not None:
+        warmup = scenario.warmup_s
+    elif scenario.requests is not None:
+        warmup = 0.0
+    else:
+        warmup = min(max(duration * _WARMUP_SHARE, _WARMUP_LEAST_S), _WARMUP_MOST_S)
+    if warmup >= duration:
+        raise UsageError(
+            f"a warm-up of {warmup:g} s leaves nothing to measure of a duration of {duration:g} s; "
+            "give a longer duration or a shorter warm-up"
+        )
+    return warmup
+
+
+def _loads(scenario: Scenario, block: Block) -> list[Load]:
+    if block.concurrency is not None:
+        return [Load("closed", concurrency=slots) for slots in block.concurrency]
+    return [Load(scenario.arrival, rate_per_s=rate) for rate in block.rate_per_s or ()]
+
+
+def _batchings(scenario: Scenario, block: Block) -> list[Batching]:
+    timeout_ms = scenario.server.batch_timeout_ms
+    # Without batching there is no batch size to vary.
+    return [
+        Batching(scheduler, 1 if scheduler == "none" else size, timeout_ms)
+        for scheduler, size in itertools.product(block.scheduler, block.max_batch_size)
+    ]
+
+
+def _name(level: Level, varies: set[str]) -> str:
+    parts = [str(level.batching)] if level.batching else []
+    parts.append(str(level.load))
+    if "input_tokens" in varies:
+        parts.append(f"in={level.input_tokens}")
+    if "output_tokens" in varies:
+        parts.append(f"out={level.output_tokens}")
+    return " ".join(parts)
