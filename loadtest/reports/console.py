@@ -1,0 +1,372 @@
+"""The result as a person reads it at a terminal: conditions, table, what was learned, what went wrong."""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from itertools import groupby, pairwise
+from typing import Literal, NamedTuple
+
+from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, figure, percentile, tokens
+from loadtest.reports.finding import finding
+from loadtest.result import Counts, LevelResult, Result, TokenLengths
+
+MARK = "!"
+CUT = " …"
+LINES_OF_AN_EXAMPLE = 3
+# A space at which no line is broken; textwrap knows only the ASCII ones. It never reaches the output.
+GLUE = "\u00a0"
+
+
+def table(result: Result, width: int, color: bool, folder: str | None = None) -> str:
+    """The whole report as text in lines of at most ``width`` columns, ending in a newline.
+
+    A column that says the same of every level is said once above the table instead. What does not fit then is left
+    out in this order: input tokens, output tokens, E2E p50, TPOT p99, E2E p99. Below the width that the rest needs,
+    lines are longer rather than broken, and words (paths, URLs) never are.
+
+    Without ``color`` there is no escape code. ``folder`` is where the result lies, as it is to be shown.
+    """
+    levels = result.levels
+    page = _Page(width, color)
+    page.paragraphs(_conditions(result))
+    if not result.complete:
+        page.paragraphs(["The run was interrupted: this is what it had measured until then."], style="yellow")
+    shown = page.table(_columns(levels), _sections(levels)) if levels else []
+    page.paragraphs(_footnotes(shown), style="dim")
+    page.paragraphs([finding(result)], style="bold")
+    page.paragraphs(_marked(levels), style="yellow", hanging=2)
+    page.paragraphs(_errors(levels), style="red", hanging=2, most=LINES_OF_AN_EXAMPLE)
+    page.paragraphs([f"warning: {_plain(text)}" for text in result.warnings], style="yellow", hanging=2)
+    page.paragraphs([f"changed: {_plain(text)}" for text in result.adaptations], hanging=2)
+    page.paragraphs([*_conservation(levels), *([f"result: {folder}"] if folder else [])], style="dim")
+    return page.text()
+
+
+class Column(NamedTuple):
+    """One column of the table: a cell a level, in the order of the result's levels."""
+
+    head: str
+    cells: list[str]
+    role: Literal["mark", "setup", "figure"] = "figure"
+    # When the table is too wide the columns with a number go, the lowest first.
+    drop: int | None = None
+
+    @property
+    def width(self) -> int:
+        return max(map(len, [*self.head.split("\n"), *self.cells]))
+
+
+class _Page:
+    """Paragraphs and one table, with a blank line between the parts."""
+
+    def __init__(self, width: int, color: bool) -> None:
+        # rich takes 50 ms to import, which only those who print a table should pay.
+        from rich.console import Console  # noqa: PLC0415
+
+        self._width = width
+        self._file = StringIO()
+        # Lines are broken here and not by rich, whose width is therefore out of reach; and whether there is colour
+        # is the caller's to say, not the environment's.
+        self._console = Console(
+            file=self._file,
+            width=10_000,
+            force_terminal=color,
+            color_system="standard" if color else None,
+            legacy_windows=False,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            _environ={},
+        )
+
+    def paragraphs(self, texts: Iterable[str], style: str = "", hanging: int = 0, most: int | None = None) -> None:
+        """Each of ``texts`` wrapped on its own, no figure parted from its unit, cut after ``most`` lines."""
+        lines: list[str] = []
+        for text in texts:
+            lines += textwrap.wrap(
+                re.sub(r"(?<=\d) (?=ms\b|s\b|tok/s|output\b|requests\b)", GLUE, text),
+                self._width,
+                subsequent_indent=" " * hanging,
+                break_long_words=False,
+                break_on_hyphens=False,
+                max_lines=most,
+                placeholder=CUT,
+            )
+        if lines:
+            for line in lines:
+                self._console.print(line.replace(GLUE, " "), style=style, soft_wrap=True)
+            self._console.print()
+
+    def table(self, columns: Sequence[Column], sections: Sequence[int]) -> list[Column]:
+        """Draw what fits of ``columns``, with a gap after the rows in ``sections``; return what was drawn."""
+        from rich import box  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        fitting, gap = _fit(columns, self._width)
+        drawn = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, gap - 1, 0, 0),
+            header_style="bold",
+            border_style="dim",
+        )
+        for column in fitting:
+            drawn.add_column(
+                Text(column.head),
+                justify="left" if column.role != "figure" else "right",
+                style="yellow" if column.role == "mark" else "",
+                no_wrap=True,
+                vertical="bottom",
+            )
+        for row, cells in enumerate(zip(*(column.cells for column in fitting), strict=True)):
+            drawn.add_row(*map(Text, cells), end_section=row in sections)
+        self._console.print(drawn)
+        self._console.print()
+        return fitting
+
+    def text(self) -> str:
+        """Everything so far, without the padding at the ends of lines and the blank line at the end."""
+        return "\n".join(line.rstrip() for line in self._file.getvalue().rstrip("\n").split("\n")) + "\n"
+
+
+def _fit(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
+    """The columns that fit into ``width``, and the gap between them."""
+    kept = list(columns)
+    while True:
+        for gap in (2, 1):
+            if sum(column.width for column in kept) + gap * (len(kept) - 1) <= width:
+                return kept, gap
+        droppable = [column for column in kept if column.drop is not None]
+        if not droppable:
+            return kept, 1
+        kept.remove(min(droppable, key=lambda column: column.drop or 0))
+
+
+# The table ----------------------------------------------------------------------------------------------------
+
+
+def _columns(levels: Sequence[LevelResult]) -> list[Column]:
+    """Every column that says something, the unimportant ones with their turn to be dropped."""
+
+    def cells(cell: Callable[[LevelResult], str]) -> list[str]:
+        return [cell(level) if level.status != "not_reached" else NOT_MEASURED for level in levels]
+
+    def times(name: str, p: str) -> list[str]:
+        return cells(lambda level: percentile(getattr(level.latency, name), p))
+
+    tokens_known = any(level.throughput.output_tokens_per_s is not None for level in levels)
+    columns = [
+        Column("", [MARK if _marks(level) else "" for level in levels], "mark"),
+        Column("batching", [str(level.batching or "") for level in levels], "setup"),
+        Column("load", [str(level.load) for level in levels], "setup"),
+        Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=0),
+        Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=1),
+        Column("requests\nok", cells(lambda level: f"{_ok(level):,}")),
+        Column("\nfailed", cells(lambda level: f"{_failed(level):,}" if _failed(level) else "")),
+        Column("\nreq/s", cells(lambda level: figure(level.rates.completed_per_s))),
+        Column("output\ntok/s", cells(lambda level: figure(level.throughput.output_tokens_per_s)))
+        if tokens_known
+        else Column("\nevents/s", cells(lambda level: figure(level.throughput.events_per_s))),
+        Column("TTFT\np50 ms", times("ttft_ms", "p50")),
+        Column("TTFT\np99 ms", times("ttft_ms", "p99")),
+        Column("TPOT\np50 ms", times("tpot_ms", "p50")),
+        Column("TPOT\np99 ms", times("tpot_ms", "p99"), drop=3),
+        Column("E2E\np50 ms", times("e2e_ms", "p50"), drop=2),
+        Column("E2E\np99 ms", times("e2e_ms", "p99"), drop=4),
+    ]
+    said_above = {"batching", "input\ntokens", "output\ntokens"}
+    return [
+        column
+        for column in columns
+        if not set(column.cells) <= {"", NOT_MEASURED}
+        and not (column.head in said_above and len(set(column.cells) - {NOT_MEASURED}) == 1)
+    ]
+
+
+def _sections(levels: Sequence[LevelResult]) -> list[int]:
+    """Rows after which another batching begins; settings with one row each stay together."""
+    sizes = [(batching, len(list(group))) for batching, group in groupby(levels, key=lambda level: level.batching)]
+    ends: list[int] = []
+    row = -1
+    for (_, size), (_, following) in pairwise(sizes):
+        row += size
+        if size > 1 or following > 1:
+            ends.append(row)
+    return ends
+
+
+def _ok(level: LevelResult) -> int:
+    """Requests of the window that ended ok: what the figures of the row rest on."""
+    return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded
+
+
+def _failed(level: LevelResult) -> int:
+    """Requests due in the window that did not."""
+    return level.latency.e2e_ms.due.failed if level.latency.e2e_ms.due else 0
+
+
+def _observed(lengths: TokenLengths) -> str:
+    return tokens(lengths.observed.mean)
+
+
+def _footnotes(columns: Sequence[Column]) -> list[str]:
+    """What the signs in the table mean, of those that are there."""
+    figures = [column for column in columns if column.role == "figure"]
+    cells = [cell for column in figures for cell in column.cells]
+    notes: list[str] = []
+    if any(cell.startswith(FEW) for cell in cells):
+        notes.append(f"{FEW} p99 of fewer than 100 requests (see ok) is simply the slowest of them.")
+    if any(column.head == "\nfailed" for column in figures):
+        notes.append(
+            "Percentiles have the failed requests inside, as slower than any other"
+            + (f"; {UNBOUNDED} lies among them." if UNBOUNDED in cells else ".")
+        )
+    return notes
+
+
+# Around the table ---------------------------------------------------------------------------------------------
+
+
+def _conditions(result: Result) -> list[str]:
+    """What the figures hold for, three lines of it."""
+    told, levels = result.conditions, result.levels
+    software = {result.tool.name: result.tool.version, **told.software}
+    what = [
+        told.scenario.name,
+        told.endpoint.model,
+        told.precision,
+        f"{told.endpoint.kind} at {told.endpoint.url}",
+        _same(str(level.batching or "") for level in levels),
+    ]
+    how = [
+        _workload(levels),
+        _arrival(levels),
+        _batch_timeout(levels),
+        _windows(levels),
+        f"seed {result.seed}",
+    ]
+    where = [
+        told.hardware.server and f"server: {told.hardware.server}",
+        told.hardware.client and f"client: {told.hardware.client}",
+        *(f"{name} {version}" for name, version in software.items()),
+        *(f"{name}: {text}" for name, text in result.labels.items()),
+    ]
+    lines = ([_plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
+    return [" · ".join(line) for line in lines if line]
+
+
+def _workload(levels: Sequence[LevelResult]) -> str:
+    """The lengths asked for, and what was observed where that is something else."""
+    said = (
+        f"{_asked([getattr(level.workload, f'{name}_tokens') for level in levels])} {name}"
+        for name in ("input", "output")
+    )
+    return f"{' and '.join(said)} tokens" if levels else ""
+
+
+def _asked(lengths: Sequence[TokenLengths]) -> str:
+    asked = list(dict.fromkeys(length.requested for length in lengths))
+    if len(asked) > 1:
+        return ", ".join(asked)  # the table has a column of what was observed
+    means = [length.observed.mean for length in lengths if length.observed.mean is not None]
+    if not means:
+        return asked[0]
+    seen = "–".join(dict.fromkeys((tokens(min(means)), tokens(max(means)))))
+    return asked[0] if seen == asked[0] else f"{asked[0]} ({seen} observed)"
+
+
+def _batch_timeout(levels: Sequence[LevelResult]) -> str:
+    """How long the policies that wait for a batch wait."""
+    waits = [
+        f"{level.batching.timeout_ms:g} ms"
+        for level in levels
+        if level.batching and level.batching.scheduler in {"dynamic", "static"}
+    ]
+    return f"batch timeout {_few(waits)}" if waits else ""
+
+
+def _arrival(levels: Sequence[LevelResult]) -> str:
+    names = {"closed": "closed loop", "constant": "constant arrivals", "poisson": "Poisson arrivals"}
+    return _few(names[level.load.kind] for level in levels)
+
+
+def _windows(levels: Sequence[LevelResult]) -> str:
+    measured = [level.window.measured_s for level in levels if level.window.measured_s is not None]
+    if not measured:
+        return ""
+    low, high = figure(min(measured)), figure(max(measured))
+    warmup = max(level.window.warmup_s for level in levels)
+    length = low if low == high else f"{low}–{high}"
+    return f"{length} s measured a level" + (f" after {warmup:g} s of warm-up" if warmup else "")
+
+
+def _few(values: Iterable[str]) -> str:
+    """The distinct ones of ``values`` in their order."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def _same(values: Iterable[str]) -> str:
+    """What all of ``values`` are, or nothing when they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else ""
+
+
+def _marks(level: LevelResult) -> list[str]:
+    """Why a level's figures are not to be taken as they stand."""
+    meaning = {
+        "not_reached": "not reached",
+        "aborted": "ended early, before it was complete",
+        "degraded": "played with fewer generator processes than planned",
+        "overloaded": "overloaded: the queue kept growing",
+    }
+    reasons = [meaning[level.status]] if level.status in meaning else []
+    return reasons + [f"invalid, {reason}" for reason in level.client.reasons]
+
+
+def _marked(levels: Sequence[LevelResult]) -> list[str]:
+    """A line for each reason a row is marked, with the levels that have it."""
+    reasons: dict[str, list[str]] = {}
+    for level in levels:
+        for reason in _marks(level):
+            reasons.setdefault(reason, []).append(level.name)
+    return [f"{MARK} {_plain(', '.join(names))}: {_plain(reason)}" for reason, names in reasons.items()]
+
+
+def _errors(levels: Sequence[LevelResult]) -> list[str]:
+    """How requests failed over the whole run, the most frequent first."""
+    counts: dict[tuple[str, int | None], int] = {}
+    examples: dict[tuple[str, int | None], str] = {}
+    for level in levels:
+        for error in level.errors:
+            key = (error.kind, error.status)
+            counts[key] = counts.get(key, 0) + error.count
+            if error.example is not None:
+                examples.setdefault(key, error.example)
+    lines = []
+    for (kind, status), count in sorted(counts.items(), key=lambda item: -item[1]):
+        example = examples.get((kind, status))
+        name = kind if status is None else f"{kind} {status}"
+        lines.append(f"{count:,} × {name}" + (f", such as: {_plain(example)}" if example else ""))
+    return lines
+
+
+def _conservation(levels: Sequence[LevelResult]) -> list[str]:
+    """That every request scheduled is accounted for; or where it is not."""
+    broken = [level.name for level in levels if level.counts.scheduled != level.counts.ok + level.counts.failed]
+    if broken:
+        return [f"{MARK} requests are unaccounted for in {', '.join(broken)}: do not use these figures"]
+    names = [name for name in Counts.__struct_fields__ if name not in {"scheduled", "sent", "resent", "in_window"}]
+    totals = {name: sum(getattr(level.counts, name) for level in levels) for name in names}
+    scheduled = sum(level.counts.scheduled for level in levels)
+    parts = " + ".join(f"{count:,} {name}" for name, count in totals.items() if count or name == "ok")
+    resent = sum(level.counts.resent for level in levels)
+    again = f"; {resent:,} sent once more after a closed connection" if resent else ""
+    return [f"requests: {scheduled:,} scheduled = {parts}, warm-up included{again}"]
+
+
+def _plain(text: str) -> str:
+    """``text`` on one line and without control characters: it may be a server's, and go to a terminal."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

@@ -1,0 +1,54 @@
+"""How figures are put into words, alike in every report for people."""
+
+import math
+from fractions import Fraction
+
+from loadtest.result import Metric
+from loadtest.stats import PERCENTILES
+
+NOT_MEASURED = "–"
+UNBOUNDED = "∞"
+FEW = "~"
+
+
+def figure(value: float | None) -> str:
+    """``value`` to three significant digits, thousands apart: 0.123, 12.3, 1,230."""
+    if value is None:
+        return NOT_MEASURED
+    rounded = float(f"{value:.3g}")
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 0
+    return f"{rounded:,.{decimals}f}"
+
+
+def tokens(value: float | None) -> str:
+    """A mean number of tokens: whole where it is whole."""
+    return f"{value:,.0f}" if value is not None and value.is_integer() else figure(value)
+
+
+def percentile_value(metric: Metric, name: str) -> float | None:
+    """A percentile in ms of what a user met: failures inside where there is such a distribution.
+
+    It is infinite when it falls among the failures, and None when nothing was measured.
+    """
+    if metric.due and name in metric.due.unbounded:
+        return math.inf
+    met = metric.due if metric.due and metric.due.failed else metric.ok
+    value: float | None = getattr(met, name)
+    return value
+
+
+def rests_on_few(metric: Metric, name: str) -> bool:
+    """Whether the percentile is nothing but the largest sample, as p99 of fewer than 100 is."""
+    n = metric.due.n if metric.due else metric.ok.n
+    beyond: Fraction = 1 - PERCENTILES[name]
+    return 0 < n * beyond < 1
+
+
+def percentile(metric: Metric, name: str) -> str:
+    """The percentile as a report shows it: ``∞`` among the failures, ``~`` before one that rests on few samples."""
+    value = percentile_value(metric, name)
+    if value is None:
+        return NOT_MEASURED
+    if math.isinf(value):
+        return UNBOUNDED
+    return (FEW if rests_on_few(metric, name) else "") + figure(value)

@@ -1,0 +1,229 @@
+"""What a run taught, in a sentence or two: the first thing a person wants to know. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from loadtest.reports.figures import figure, percentile, percentile_value, tokens
+from loadtest.result import LevelResult, Result
+
+# A load counts as having reached the plateau from this share of the highest throughput on.
+PLATEAU = 0.90
+# An open loop is falling behind when the share of the offered work that comes out drops to this part of what it
+# was at the lowest rate. (Not to this part of 1: long answers to the window's last requests end outside it.)
+KEPT_UP = 0.90
+# Unless the lowest rate gets out even less than this itself.
+LEAST_SHARE = 0.60
+
+
+def finding(result: Result) -> str:
+    """What was learned. Failures come first, and nothing is praised above them or from an invalid level."""
+    ran = [level for level in result.levels if level.counts.scheduled]
+    if not ran:
+        return "Nothing was measured: no level was reached."
+    failures = _failures(ran)
+    if failures:
+        return failures
+    sound = [level for level in ran if level.client.valid and level.status == "ok" and _throughput(level)]
+    if not sound:
+        return "Nothing can be concluded: no level was both complete and valid."
+    for lesson in (_batching, _loads, _prompts):
+        learned = lesson(sound)
+        if learned:
+            return learned
+    return _one(sound)
+
+
+def _failures(levels: Sequence[LevelResult]) -> str:
+    failing = [level for level in levels if level.counts.failed]
+    # What an interrupted level cut off is the user's doing and no failure of the target.
+    failing = [level for level in failing if level.status != "aborted" or _failed_by_itself(level)]
+    if not failing:
+        return ""
+    failed = sum(level.counts.failed for level in failing)
+    scheduled = sum(level.counts.scheduled for level in levels)
+    counts: Counter[str] = Counter()
+    for error in (error for level in failing for error in level.errors):
+        counts[error.kind if error.status is None else f"{error.kind} {error.status}"] += error.count
+    kind = counts.most_common(1)[0][0] if counts else "causes unknown"
+    if failed == scheduled:
+        return f"Every request failed, most of them with {kind}: there are no figures to read."
+    where = "in every level" if len(failing) == len(levels) else _enumerate([level.name for level in failing])
+    return (
+        f"{failed:,} of {scheduled:,} requests failed ({failed / scheduled:.1%}; mostly {kind}), {where}. "
+        "Mend that first: figures of a level with failures describe only the requests that survived."
+    )
+
+
+def _failed_by_itself(level: LevelResult) -> int:
+    return level.counts.failed - level.counts.cancelled - level.counts.never_sent
+
+
+def _batching(levels: Sequence[LevelResult]) -> str:
+    """The most productive batching against the smallest one under the same load; then the policies side by side."""
+    with_batching = [level for level in levels if level.batching is not None]
+    if len({str(level.batching) for level in with_batching}) < 2:
+        return ""
+    best = max(with_batching, key=_throughput)
+    peers = [level for level in with_batching if _alike(level, best)]
+    least = min(peers, key=_batch_size)
+    if best is least or _batch_size(best) == _batch_size(least):
+        first = f"{best.batching} at {best.load} gave the most: {_output(best)}."
+        if len(peers) > 1 and _batch_size(max(peers, key=_batch_size)) > _batch_size(best):
+            first += " Larger batches bought nothing."
+    else:
+        factor = _throughput(best) / _throughput(least)
+        first = (
+            f"{best.batching} at {best.load} gave the most: {_output(best)}, {factor:.2g}× that of {least.batching} "
+            f"under the same load{_cost('TTFT p99', least, best)}."
+        )
+    policies = _policies(with_batching)
+    return f"{first} {policies}" if policies else first
+
+
+def _policies(levels: Sequence[LevelResult]) -> str:
+    """TTFT p99 of the schedulers that were tried with one batch size under one load, the lowest first."""
+    candidates = [
+        [
+            level
+            for level in levels
+            if _alike(level, one)
+            and level.batching
+            and one.batching
+            and (level.batching.max_batch_size == one.batching.max_batch_size or level.batching.scheduler == "none")
+        ]
+        for one in levels
+        if one.batching and one.batching.scheduler != "none"
+    ]
+    side_by_side = max(candidates, key=len, default=[])
+    if len({level.batching.scheduler for level in side_by_side if level.batching}) < 2:
+        return ""
+    ordered = sorted(side_by_side, key=lambda level: _p99(level) or math.inf)
+    said = [f"{level.batching} {percentile(level.latency.ttft_ms, 'p99')} ms" for level in ordered]
+    return f"Policies at {side_by_side[0].load}, TTFT p99: {', '.join(said)}."
+
+
+def _loads(levels: Sequence[LevelResult]) -> str:
+    """Where throughput stopped growing with the load, and what going beyond costs."""
+    sweep = _longest(levels, lambda level: (str(level.batching), _lengths(level), level.load.kind))
+    sweep = sorted(sweep, key=_size)
+    if len({_size(level) for level in sweep}) < 2:
+        return ""
+    last = sweep[-1]
+    if last.load.kind != "closed":
+        return _rates(sweep)
+    best = max(sweep, key=_throughput)
+    knee = next(level for level in sweep if _throughput(level) >= PLATEAU * _throughput(best))
+    if knee is last:
+        return (
+            f"Throughput was still growing at {last.load}: {_output(last)}{_cost('TTFT p99', sweep[0], last)} "
+            f"since {sweep[0].load}. The limit is not in sight; try more."
+        )
+    return (
+        f"Throughput stopped growing at {knee.load}: {_output(knee)} there, {_output(last)} at {last.load}"
+        f"{_cost('TTFT p99', knee, last)}."
+    )
+
+
+def _rates(sweep: Sequence[LevelResult]) -> str:
+    floor = KEPT_UP * max(LEAST_SHARE, min(1.0, _share_done(sweep[0])))
+    behind = next((level for level in sweep if _share_done(level) < floor), None)
+    if behind is None:
+        last = sweep[-1]
+        return f"The target kept up with every rate, up to {last.load}: {_output(last)}{_ttft(last)}."
+    before = [level for level in sweep if _size(level) < _size(behind)]
+    fell = f"at {behind.load} it fell behind{_ttft(behind)}"
+    if not before:
+        return f"The target kept up with no rate: {fell}."
+    return f"The target kept up to {before[-1].load}: {_output(before[-1])}{_ttft(before[-1])}; {fell}."
+
+
+def _prompts(levels: Sequence[LevelResult]) -> str:
+    """What longer prompts cost, under one load."""
+    sweep = _longest(levels, lambda level: (str(level.batching), str(level.load)))
+    sized = sorted(
+        ((level.workload.input_tokens.observed.mean or 0.0, level) for level in sweep), key=lambda pair: pair[0]
+    )
+    (small, shortest), (large, longest) = sized[0], sized[-1]
+    if small == large:
+        return ""
+    return (
+        f"From {tokens(small)} to {tokens(large)} input tokens at {longest.load}, throughput went from "
+        f"{_output(shortest)} to {_output(longest)}{_cost('TTFT p99', shortest, longest)}."
+    )
+
+
+def _one(levels: Sequence[LevelResult]) -> str:
+    best = max(levels, key=_throughput)
+    return f"At {best.load}: {_output(best)}, {figure(best.rates.completed_per_s)} requests/s{_ttft(best)}."
+
+
+def _throughput(level: LevelResult) -> float:
+    """What a level got done per second: output tokens, or else requests. Levels of a run are alike in this."""
+    return level.throughput.output_tokens_per_s or level.rates.completed_per_s or 0.0
+
+
+def _output(level: LevelResult) -> str:
+    if level.throughput.output_tokens_per_s is not None:
+        return f"{figure(level.throughput.output_tokens_per_s)} output tok/s"
+    return f"{figure(level.rates.completed_per_s)} requests/s"
+
+
+def _share_done(level: LevelResult) -> float:
+    """The share of the work offered in the window that came out of it there: tokens, or else requests."""
+    offered = level.rates.offered_per_s or 0.0
+    done = level.rates.completed_per_s or 0.0
+    each = level.workload.output_tokens.observed.mean
+    if each and level.throughput.output_tokens_per_s is not None:
+        offered, done = offered * each, level.throughput.output_tokens_per_s
+    return done / offered if offered else 0.0
+
+
+def _p99(level: LevelResult) -> float | None:
+    return percentile_value(level.latency.ttft_ms, "p99")
+
+
+def _ttft(level: LevelResult) -> str:
+    return f", TTFT p99 {percentile(level.latency.ttft_ms, 'p99')} ms" if _p99(level) is not None else ""
+
+
+def _cost(what: str, before: LevelResult, after: LevelResult) -> str:
+    """How TTFT p99 changed, as the tail of a sentence; nothing where it was not measured."""
+    old, new = _p99(before), _p99(after)
+    if old is None or new is None:
+        return ""
+    verb = "rose" if new > old else "fell"
+    old_text, new_text = (percentile(level.latency.ttft_ms, "p99") for level in (before, after))
+    if old_text == new_text:
+        return f", {what} the same ({new_text} ms)"
+    return f"; {what} {verb} from {old_text} to {new_text} ms"
+
+
+def _batch_size(level: LevelResult) -> int:
+    if level.batching is None or level.batching.scheduler == "none":
+        return 1
+    return level.batching.max_batch_size
+
+
+def _size(level: LevelResult) -> float:
+    return level.load.concurrency or level.load.rate_per_s or 0.0
+
+
+def _lengths(level: LevelResult) -> str:
+    return f"{level.workload.input_tokens.requested} {level.workload.output_tokens.requested}"
+
+
+def _alike(one: LevelResult, other: LevelResult) -> bool:
+    return one.load == other.load and _lengths(one) == _lengths(other)
+
+
+def _longest(levels: Sequence[LevelResult], key: Callable[[LevelResult], object]) -> list[LevelResult]:
+    """The largest group of levels that differ in nothing that ``key`` sees."""
+    text = lambda level: str(key(level))  # noqa: E731 - groupby and sorted need the same order
+    return max((list(group) for _, group in groupby(sorted(levels, key=text), key=text)), key=len)
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    few = ", ".join(names[:3])
+    return f"in {few}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
