@@ -24,7 +24,7 @@ def presets() -> list[Preset]:
     from loadtest.scenario.document import parse, read  # noqa: PLC0415
 
     return [
-        Preset(name, str(parse(read(path), path.name).data.get("question", "")), str(path))
+        Preset(name, str(parse(read(path, path.name), path.name).data.get("question", "")), str(path))
         for name, path in paths().items()
     ]
 
@@ -41,9 +41,9 @@ def find(name: str) -> Path:
     if not known:
         raise ScenarioError(f"no scenario {name!r}: this installation has no presets; install loadtest again")
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = f"did you mean {close[0]!r}? The" if close else "the"
     raise ScenarioError(
-        f"no scenario {name!r}: {hint}The presets are {', '.join(known)}; "
+        f"no scenario {name!r}: {hint} presets are {', '.join(known)}; "
         "a file of your own is named by its path (./mine.yaml)"
     )
 

@@ -80,8 +80,8 @@ def scalar(text: str) -> str | int | float | bool | None:
     return text
 
 
-def read(path: Path) -> str:
-    """The text of a scenario file.
+def read(path: Path, origin: str) -> str:
+    """The text of a scenario file; ``origin`` is its name in messages.
 
     Raises:
         ScenarioError: it cannot be read, is too large, or is not UTF-8.
@@ -90,18 +90,18 @@ def read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except IsADirectoryError:
-        raise ScenarioError(f"{path}: is a folder: name a scenario file in it") from None
+        raise ScenarioError(f"{origin}: is a folder: name a scenario file in it") from None
     except FileNotFoundError:
-        raise ScenarioError(f"{path}: no such file") from None
+        raise ScenarioError(f"{origin}: no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ScenarioError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ScenarioError(f"{origin}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > MAX_BYTES:
-        raise ScenarioError(f"{path}: is larger than {MAX_BYTES // 1024} KiB: this is not a scenario")
+        raise ScenarioError(f"{origin}: is larger than {MAX_BYTES // 1024} KiB: this is not a scenario")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ScenarioError(f"{path}:{line}: is not UTF-8 text: save it as UTF-8") from None
+        raise ScenarioError(f"{origin}:{line}: is not UTF-8 text: save it as UTF-8") from None
 
 
 def parse(text: str, origin: str) -> Document:

@@ -84,6 +84,8 @@ def length(value: object) -> Tokens:
     Raises:
         ValueError: another form, or longer than any model takes.
     """
+    if isinstance(value, str) and value.count("(") != value.count(")"):  # YAML took its comma for a separator
+        raise ValueError('expected a length: between { } or [ ] write "uniform(64, 192)" in quotes')
     if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= 100:
         parsed = Tokens.parse(value)
         if parsed.high > MAX_TOKENS:

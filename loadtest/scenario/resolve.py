@@ -89,9 +89,9 @@ def _document(source: str | None) -> tuple[str, Document]:
         path = catalog.find(source)
     elif path.stem in names and not path.exists():
         raise ScenarioError(f"{source}: no such file; did you mean the preset {path.stem!r}?")
-    origin = path.name if named else source
+    origin = path.name if named else source if source.isprintable() else ascii(source)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100]
-    return stem or "scenario", parse(read(path), origin if origin.isprintable() else ascii(origin))
+    return stem or "scenario", parse(read(path, origin), origin)
 
 
 def _apply(overrides: dict[str, Override], document: Document) -> None:
@@ -169,6 +169,8 @@ def _unknown(at: Keys) -> str:
     key = str(at[-1])
     section = str(at[0]) if len(at) > 1 else ""
     known = (form.Block if section == "levels" else form.SECTIONS.get(section, form.File)).model_fields
+    if key.endswith(")") and "(" not in key:
+        return 'belongs to the value before it: between { } write "uniform(64, 192)" in quotes'
     spelt = key.lower().replace("-", "_")
     elsewhere = [name for name, model in form.SECTIONS.items() if spelt in model.model_fields]
     if elsewhere and spelt not in known:
@@ -203,13 +205,13 @@ def _expected(error: ErrorDetails) -> str:
             close = difflib.get_close_matches(str(value).lower(), choices, n=1)
             return f"expected {context['expected']}{got}" + (f"; did you mean {close[0]!r}?" if close else "")
         case "greater_than_equal":
-            return f"expected at least {context['ge']}{got}"
+            return f"expected at least {_shown(context['ge'])}{got}"
         case "greater_than":
-            return f"expected more than {context['gt']:g}{got}"
+            return f"expected more than {_shown(context['gt'])}{got}"
         case "less_than_equal":
-            return f"expected at most {context['le']}{got}"
+            return f"expected at most {_shown(context['le'])}{got}"
         case "less_than":
-            return f"expected less than {context['lt']}{got}"
+            return f"expected less than {_shown(context['lt'])}{got}"
         case "model_type":
             return _no_mapping(value)
         case "list_type":
@@ -241,6 +243,8 @@ def _shown(value: object) -> str:
             return "a mapping"
         case list():
             return "a list"
+        case float():
+            return repr(value).removesuffix(".0")
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -254,17 +258,19 @@ def _contradictions(document: Document) -> Iterator[Fault]:
         place = places[at]
         return Fault(place, dotted(at) if place.line else "", text)
 
-    def where(at: Keys) -> str:
+    def where(at: Keys, seen_from: Keys) -> str:
         place = places.get(at)
         if place is None:
             return f"the default {at[-1]}"
-        return f"{at[-1]} ({f'line {place.line}' if place.line else place.origin})"
+        near = place.line and place.origin == places[seen_from].origin
+        return f"{at[-1]} ({f'line {place.line}' if near else place.source})"
 
     for at, axes in [(("load",), load), *blocks]:
         if axes.get("concurrency") is not None and axes.get("rate") is not None:
+            rate, concurrency = (*at, "rate"), (*at, "concurrency")
             yield fault(
-                (*at, "rate"),
-                f"excludes {where((*at, 'concurrency'))}: a rate is an open loop, a concurrency a closed one; keep one",
+                rate,
+                f"excludes {where(concurrency, rate)}: a rate is an open loop, a concurrency a closed one; keep one",
             )
     rates = [axes for axes in (load, *(block for _, block in blocks)) if axes.get("rate") is not None]
     if load.get("arrival") is not None and not rates:
@@ -280,7 +286,7 @@ def _contradictions(document: Document) -> Iterator[Fault]:
     elif warmup and duration is not None and warmup >= duration:
         yield fault(
             ("load", "warmup"),
-            f"expected less than {where(('load', 'duration'))} of {form.duration_text(duration)}, "
+            f"expected less than {where(('load', 'duration'), ('load', 'warmup'))} of {form.duration_text(duration)}, "
             f"got {form.duration_text(warmup)}: nothing would be left to measure",
         )
 

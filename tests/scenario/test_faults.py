@@ -1,0 +1,251 @@
+"""A user who errs is told what, where and how to mend it, for everything at once."""
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from loadtest.errors import ScenarioError
+from loadtest.scenario import Override, load
+
+
+def faults(folder: Path, text: str | bytes, **flags: str) -> str:
+    """The message for a file with this text, its path cut down to ``s.yaml``."""
+    path = folder / "s.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else textwrap.dedent(text).encode())
+    overrides = {key: Override(value, "--" + key.replace("_", "-")) for key, value in flags.items()}
+    with pytest.raises(ScenarioError) as caught:
+        load(str(path), overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(str(folder) + os.sep, "")
+
+
+DEEP = "a: " + "[" * 40 + "]" * 40
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "s.yaml: is empty: a scenario is a mapping, for example 'load: {concurrency: 4}'"),
+        ("# only a comment\n", "s.yaml: is empty: a scenario is a mapping, for example 'load: {concurrency: 4}'"),
+        (
+            "- load\n",
+            "s.yaml:1:1: a scenario is a mapping of keys to values, for example 'load: {concurrency: 4}'; "
+            "here the file holds something else",
+        ),
+        (
+            "load:\n\tconcurrency: 1\n",
+            "s.yaml:2:1: is not valid YAML: a tab stands where only spaces may: indent with spaces",
+        ),
+        ("load: [1, 2\n", "s.yaml:2:1: is not valid YAML: expected ',' or ']', but got '<stream end>' "
+         "while parsing a flow sequence"),
+        ("a: b: c\n", "s.yaml:1:5: is not valid YAML: mapping values are not allowed here"),
+        ("a: *x\n", "s.yaml:1:4: is not valid YAML: found undefined alias 'x'"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "s.yaml:2:1: a second document begins here ('---'): a scenario is one document",
+        ),
+        ("a: 1\nb: \x01\n", "s.yaml:2: YAML does not allow the character U+0001: remove it"),
+        (b"a: 1\nb: \xff\n", "s.yaml:2: is not UTF-8 text: save it as UTF-8"),
+        (b"#" * 70_000, "s.yaml: is larger than 64 KiB: this is not a scenario"),
+        ("[" * 20_000, "s.yaml: is nested too deeply for a scenario"),
+        (DEEP, "s.yaml:1:20: is nested too deeply for a scenario"),
+        ("a: &a [*a]\n", "s.yaml:1:4: is nested too deeply for a scenario"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_scenario(tmp_path: Path, text: str | bytes, message: str) -> None:
+    assert faults(tmp_path, text) == message
+
+
+def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
+    assert faults(tmp_path, BOMB).endswith("more than 5000 values: this is not a scenario")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("endpont: chat", "1:1: endpont: unknown key; did you mean 'endpoint'?"),
+        ("load: {concurency: 4}", "1:8: load.concurency: unknown key; did you mean 'concurrency'?"),
+        ("server: {max-batch-sizes: 4}", "1:10: server.max-batch-sizes: unknown key; did you mean 'max_batch_size'?"),
+        ("concurrency: 4", "1:1: concurrency: unknown key here; it belongs under 'load'"),
+        ("load: {seed: 4}", "1:8: load.seed: unknown key here; it belongs at the top of the file"),
+        ("levels: [{duration: 3s}]", "1:11: levels.0.duration: unknown key here; it belongs under 'load'"),
+        ("timeouts: {xyz: 1}", "1:12: timeouts.xyz: unknown key; expected one of total, connect, stall"),
+        ("load: {concurrency: four}", "1:21: load.concurrency: expected a whole number, got 'four'"),
+        ("load: {concurrency: '4'}", "1:21: load.concurrency: expected a whole number, got '4'"),
+        ("load: {concurrency: [1, true]}", "1:25: load.concurrency: expected a whole number, got true"),
+        ("load: {concurrency: [1, 2.5]}", "1:25: load.concurrency: expected a whole number, got 2.5"),
+        ("load: {concurrency: [1, ~]}", "1:25: load.concurrency: expected a whole number, got nothing"),
+        ("load: {concurrency: {a: 1}}", "1:21: load.concurrency: expected a whole number, got a mapping"),
+        ("load: {concurrency: 0}", "1:21: load.concurrency: expected at least 1, got 0"),
+        ("load: {concurrency: 2000000}", "1:21: load.concurrency: expected at most 1000000, got 2000000"),
+        ("load: {concurrency: []}", "1:21: load.concurrency: is empty: expected a value, or remove the key"),
+        ("load: {rate: 0}", "1:14: load.rate: expected more than 0, got 0"),
+        ("load: {rate: fast}", "1:14: load.rate: expected a number, got 'fast'"),
+        ("load: {rate: 1e999}", "1:14: load.rate: expected a number, got inf"),
+        ("load: {duration: 30}", "1:18: load.duration: expected a duration with its unit: "
+         "write 30s (or ms, m, h), got 30"),
+        ("load: {duration: 1:30}", "1:18: load.duration: expected a duration with its unit: "
+         "write for example 30s, 500ms or 2m, got '1:30'"),
+        ("load: {duration: 0s}", "1:18: load.duration: expected more than 0s, got '0s'"),
+        ("load: {duration: 200h}", "1:18: load.duration: expected at most 7 days (168h), got '200h'"),
+        ("load: {requests: 10, warmup: 1s}", "1:30: load.warmup: needs a duration: a level bounded by requests "
+         "alone is measured whole; remove one"),
+        ("load: {duration: 10s, warmup: 10s}", "1:31: load.warmup: expected less than duration (line 1) of 10s, "
+         "got 10s: nothing would be left to measure"),
+        ("load: {warmup: 40s}", "1:16: load.warmup: expected less than the default duration of 30s, got 40s: "
+         "nothing would be left to measure"),
+        ("load: {arrival: poison, rate: 1}", "1:17: load.arrival: expected 'constant' or 'poisson', got 'poison'; "
+         "did you mean 'poisson'?"),
+        ("load: {arrival: constant}", "1:17: load.arrival: applies to a rate only (open loop): give a rate, "
+         "or remove it"),
+        ("load:\n  concurrency: 1\n  rate: 2", "3:9: load.rate: excludes concurrency (line 2): a rate is an open "
+         "loop, a concurrency a closed one; keep one"),
+        ("levels: [{rate: 2, concurrency: 1}]", "1:17: levels.0.rate: excludes concurrency (line 1): a rate is an "
+         "open loop, a concurrency a closed one; keep one"),
+        ("levels: {rate: 2}", "1:9: levels: expected a list, got a mapping"),
+        ("levels: []", "1:9: levels: is empty: expected a value, or remove the key"),
+        ("levels: [5]", "1:10: levels.0: expected a mapping of keys to values, got 5"),
+        ("timeouts: 5s", "1:11: timeouts: expected a mapping of keys to values, got '5s'"),
+        ("workload: {input_tokens: unifrm(1)}", "1:26: workload.input_tokens: 'unifrm(1)' is not a length: write a "
+         "number of tokens (128) or uniform(64, 192)"),
+        ("workload: {input_tokens: 'uniform(9, 2)'}", "1:26: workload.input_tokens: 'uniform(9, 2)' is not a length: "
+         "it must be at least 1, and its range not empty"),
+        ("workload: {output_tokens: [1, 20000000]}", "1:31: workload.output_tokens: expected at most 10000000 "
+         "tokens, got 20000000"),
+        ("workload: {output_tokens: true}", "1:27: workload.output_tokens: expected a number of tokens (128) or "
+         "uniform(64, 192), got true"),
+        ("server: {kv_slots: 4}", "1:20: server.kv_slots: expected at least the largest max_batch_size (16), got 4"),
+        ("server: {kv_slots: 4}\nlevels: [{max_batch_size: 2}, {max_batch_size: [2, 8]}]",
+         "1:20: server.kv_slots: expected at least the largest max_batch_size (8), got 4"),
+        ("server: {model: 7}", "1:17: server.model: expected text, got 7: put it in quotes"),
+        ("server: {model: ''}", "1:17: server.model: is empty: expected a value, or remove the key"),
+        ("stream: yes", "1:9: stream: expected true or false, got 'yes'"),
+        ("name: a/b", "1:7: name: expected letters, digits, '.', '_' and '-', beginning with a letter or digit, "
+         "got 'a/b'"),
+        (r'question: "a\ud800"', r"1:11: question: expected text without control characters, got 'a\ud800'"),
+        (r'model: "\x1b[31m"', r"1:8: model: expected text without control characters, got '\x1b[31m'"),
+        (r'"\x1b[31m": 1', None),
+        ("question: " + "x" * 2000, "1:11: question: expected at most 1000 characters, got 2000"),
+        ("seed: -1", "1:7: seed: expected at least 0, got -1"),
+        ("seed: 1\nseed: 2", "2:1: seed: given twice, first on line 1: keep one"),
+        ("seed: !!python/name:os.system x", None),
+        ("? [a, b]\n: 1", "1:3: a key must be a word"),
+    ],
+)  # fmt: skip
+def test_a_fault_has_its_place_and_its_mend(tmp_path: Path, text: str, message: str | None) -> None:
+    found = faults(tmp_path, text)
+    if message is not None:
+        assert found == f"s.yaml:{message}"
+    assert "\n" not in found
+    assert "\x1b" not in found
+
+
+def test_all_faults_of_file_and_flags_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = """\
+        endpont: chat
+        load:
+          concurrency: [1, four]
+          rate: 3
+          duration: 30
+        levels:
+          - {scheduler: continous, input_tokens: 0}
+        timeouts: 5
+        seed: 1
+        seed: 2
+    """
+    assert faults(tmp_path, text, threads="x", timeout="300", stall_timeout="") == textwrap.dedent("""\
+        the scenario has 11 faults:
+          s.yaml:1:1: endpont: unknown key; did you mean 'endpoint'?
+          s.yaml:3:20: load.concurrency: expected a whole number, got 'four'
+          s.yaml:4:9: load.rate: excludes concurrency (line 3): a rate is an open loop, a concurrency a closed one; keep one
+          s.yaml:5:13: load.duration: expected a duration with its unit: write 30s (or ms, m, h), got 30
+          s.yaml:7:17: levels.0.scheduler: expected 'continuous', 'dynamic', 'static' or 'none', got 'continous'; did you mean 'continuous'?
+          s.yaml:7:42: levels.0.input_tokens: 0 is not a length: it must be at least 1, and its range not empty
+          s.yaml:8:11: timeouts: expected a mapping of keys to values, got 5
+          s.yaml:10:1: seed: given twice, first on line 9: keep one
+          --stall-timeout: expected a duration with its unit: write for example 30s, 500ms or 2m, got ''
+          --threads: expected a whole number, got 'x'
+          --timeout: expected a duration with its unit: write 300s (or ms, m, h), got 300""")  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"concurrency": "1,,4"}, "--concurrency: expected a whole number, got ''"),
+        ({"concurrency": "1", "rate": "2"}, "--rate: excludes concurrency (--concurrency): a rate is an open loop, "
+         "a concurrency a closed one; keep one"),
+        ({"concurrency": "1", "arrival": "constant"}, "--arrival: applies to a rate only (open loop): give a rate, "
+         "or remove it"),
+        ({"scheduler": "continuous,statik"}, "--scheduler: expected 'continuous', 'dynamic', 'static' or 'none', "
+         "got 'statik'; did you mean 'static'?"),
+        ({"input_tokens": "uniform(64, 192), 5x"}, "--input-tokens: '5x' is not a length: write a number of tokens "
+         "(128) or uniform(64, 192)"),
+        ({"seed": "null"}, "--seed: expected a whole number, got 'null'"),
+        ({"stream": "maybe"}, "--stream: expected true or false, got 'maybe'"),
+        ({"duration": "5s", "warmup": "6s"}, "--warmup: expected less than duration (--duration) of 5s, got 6s: "
+         "nothing would be left to measure"),
+        ({"threads": "1,2"}, "--threads: expected a whole number, got '1,2'"),
+        ({"model": "\udcff"}, r"--model: expected text without control characters, got '\udcff'"),
+        ({"model": ""}, "--model: is empty: expected a value, or remove the key"),
+        ({"concurrency": ",".join(map(str, range(1, 102)))}, "--concurrency: expected at most 100 values, got 101"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_a_flag_names_the_flag(flags: dict[str, str], message: str) -> None:
+    overrides = {key: Override(value, "--" + key.replace("_", "-")) for key, value in flags.items()}
+    with pytest.raises(ScenarioError) as caught:
+        load(None, overrides)
+    assert str(caught.value) == message
+
+
+def test_uniform_without_quotes_where_yaml_splits_at_its_comma(tmp_path: Path) -> None:
+    text = """\
+        workload:
+          input_tokens: [uniform(1, 2)]
+          output_tokens: uniform(1, 2)
+        levels: [{input_tokens: uniform(1, 2)}]
+    """
+    assert faults(tmp_path, text) == textwrap.dedent("""\
+        the scenario has 4 faults:
+          s.yaml:2:18: workload.input_tokens: expected a length: between { } or [ ] write "uniform(64, 192)" in quotes, got 'uniform(1'
+          s.yaml:2:29: workload.input_tokens: expected a length: between { } or [ ] write "uniform(64, 192)" in quotes, got '2)'
+          s.yaml:4:25: levels.0.input_tokens: expected a length: between { } or [ ] write "uniform(64, 192)" in quotes, got 'uniform(1'
+          s.yaml:4:36: levels.0.2): belongs to the value before it: between { } write "uniform(64, 192)" in quotes""")  # noqa: E501
+
+
+def test_a_flag_at_odds_with_the_file_names_both(tmp_path: Path) -> None:
+    found = faults(tmp_path, "load:\n  duration: 10s\n", warmup="20s")
+    assert found == (
+        "--warmup: expected less than duration (s.yaml:2) of 10s, got 20s: nothing would be left to measure"
+    )
+
+
+def test_a_matrix_that_nobody_can_wait_for_is_refused() -> None:
+    hundred = ",".join(map(str, range(1, 101)))
+    flags = {key: Override(hundred, f"--{key}") for key in ("concurrency", "input_tokens")}
+    with pytest.raises(ScenarioError, match="make 10000 levels, at most 1000"):
+        load(None, flags)
+
+
+def test_a_path_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"gone\.yaml: no such file$"):
+        load(str(tmp_path / "gone.yaml"), {})
+    with pytest.raises(ScenarioError, match="is a folder: name a scenario file in it"):
+        load(str(tmp_path), {})
+    with pytest.raises(ScenarioError, match="cannot be read: "):
+        load("a\0.yaml", {})
+    with pytest.raises(ScenarioError, match="cannot be read: File name too long"):
+        load("a" * 5000 + ".yaml", {})
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads every file")
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("seed: 1")
+    path.chmod(0)
+    with pytest.raises(ScenarioError, match="cannot be read: Permission denied"):
+        load(str(path), {})
