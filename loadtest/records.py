@@ -5,9 +5,14 @@ played it with a single unbuffered write, so that a crash loses nothing that was
 where requests are kept: figures, reports and interrupted runs are all computed from it.
 """
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from loadtest.errors import ResultError
+
+JOURNAL = "records.jsonl"
 
 Outcome = Literal["ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -62,3 +67,28 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_in: int = 0
     bad_events: int = 0
     resent: bool = False
+
+
+def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
+    """The records of a journal from a byte offset on, and the offset after the last whole line.
+
+    A last line without its end was being written when the writer died; it was never acknowledged and is left out.
+
+    Raises:
+        ResultError: the journal cannot be read, or a line of it is no record.
+    """
+    decode = msgspec.json.Decoder(Record).decode
+    found = []
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                found.append(decode(line))
+                offset += len(line)
+    except OSError as error:
+        raise ResultError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ResultError(f"{path}: the line at byte {offset} is not a record ({error})") from None
+    return found, offset

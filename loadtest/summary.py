@@ -111,7 +111,7 @@ def not_reached(level: Level) -> LevelResult:
 
 
 class _Bounds(NamedTuple):
-    """A stretch of the level in milliseconds from its t0, both ends included. NaN when there is nothing."""
+    """A stretch of the level in milliseconds from its t0, both ends included; empty when it ends before it starts."""
 
     start: float
     end: float
@@ -129,7 +129,7 @@ class Columns(NamedTuple):
     intended: Floats
     sent: Floats
     wait: Floats
-    connected: Floats
+    connect: Floats
     first_token: Floats
     first_answer: Floats
     last_token: Floats
@@ -150,7 +150,7 @@ class Columns(NamedTuple):
             intended=_floats(r.intended_ms for r in records),
             sent=_floats(r.sent_ms for r in records),
             wait=_floats(r.wait_ms for r in records),
-            connected=_floats(r.connected_ms for r in records),
+            connect=_floats(r.connect_ms for r in records),
             first_token=_floats(r.first_token_ms for r in records),
             first_answer=_floats(r.first_answer_ms for r in records),
             last_token=_floats(r.last_token_ms for r in records),
@@ -210,21 +210,22 @@ def _count_bounded(level: Level, columns: Columns) -> bool:
 def _bounds(level: Level, columns: Columns, run: LevelRun | None) -> _Bounds:
     """The level's window: after warm-up to the end of sending, or first intended to last done if count-bounded."""
     last_seen = max(_high(columns.done), _high(columns.sent), _high(columns.intended))
+    told = run.sending_ended_ms if run and run.workers else None  # without a worker left nobody told
     planned = np.inf if level.duration_s is None else level.duration_s * 1000
     if _count_bounded(level, columns):
         # The end of an interrupted or lost request may be missing; then what was sent last is all there is.
         end = _high(columns.done) if np.isfinite(_high(columns.done)) else last_seen
-        sending_ended = run.sending_ended_ms if run else _high(columns.sent)
+        sending_ended = _high(columns.sent) if told is None else told
         start = max(level.warmup_s * 1000, _low(columns.intended))
     else:
-        sending_ended = min(planned, run.sending_ended_ms if run else last_seen)
+        sending_ended = min(planned, last_seen if told is None else told)
         end = sending_ended
         start = level.warmup_s * 1000
     return _Bounds(start, end, sending_ended)
 
 
 def _window(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | None) -> Window:
-    over = run.ended_ms if run else _high(columns.done)
+    over = run.ended_ms if run and run.workers else _high(columns.done)
     drain = over - bounds.sending_ended
     return Window(
         warmup_s=level.warmup_s,
@@ -371,16 +372,16 @@ def _lengths(tokens: Floats) -> Lengths:
 def _latency(records: Sequence[Record], columns: Columns, inside: Mask) -> Latency:
     good = inside & columns.ok
     failed = inside & ~columns.ok
-    # A failure takes the place of what it was due: no first token where nothing is streamed, no TPOT of one token.
-    failed_stream = failed & columns.streamed
+    # A failure takes the place of what it was due: a first token unless nothing is streamed here, and TPOT unless a
+    # single token was asked. Whether a failed request was to be streamed only the others can tell.
+    streaming = bool(columns.streamed.any()) or not columns.ok.any()
+    failed_stream = failed & streaming
     failed_tokens = failed_stream & (columns.asked_output_tokens >= 2)
     intended, sent = columns.intended, columns.sent
     first_token = np.where(columns.streamed, columns.first_token, np.nan)
     first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
     has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2)
     generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
-    # Waiting for a connection is in wait; own lateness comes before it.
-    opened = np.maximum(columns.connected - (sent - columns.wait), 0.0)
     return Latency(
         ttft_ms=_metric(first_token - intended, good, failed_stream),
         ttfat_ms=_metric(first_answer - intended, good, failed_stream),
@@ -389,7 +390,7 @@ def _latency(records: Sequence[Record], columns: Columns, inside: Mask) -> Laten
         itl_ms=_itl(records, good),
         lag_ms=_metric(sent - intended, good),
         own_lag_ms=_metric(columns.own_lag, good),
-        connect_ms=_metric(opened, good),
+        connect_ms=_metric(columns.connect, good),
         service_ttft_ms=_metric(first_token - sent, good),
         service_e2e_ms=_metric(columns.ended - sent, good),
     )
@@ -453,7 +454,7 @@ def _client(
     reasons = [
         *_late(lag, latency.ttft_ms.ok.p50),
         *_unsent(columns, inside),
-        *_not_held(level, columns, bounds, run),
+        *_not_held(level, records, columns, bounds, run),
         *_lost(level, records, run),
         *_contradictions(level, records, columns, run),
     ]
@@ -493,11 +494,15 @@ def _unsent(columns: Columns, inside: Mask) -> list[str]:
     ]
 
 
-def _not_held(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | None) -> list[str]:
+def _not_held(
+    level: Level, records: Sequence[Record], columns: Columns, bounds: _Bounds, run: LevelRun | None
+) -> list[str]:
     """Whether a closed loop kept its slots busy. Only of a level that ended as it should, without its tail."""
     asked = level.load.concurrency
     if asked is None or run is None or run.end != "completed":
         return []
+    if any(r.sent_ms is None and r.outcome in {"transport_error", "timed_out"} for r in records):
+        return []  # after a refused connection a slot pauses, and that is the target's doing
     low, high = bounds.start, bounds.end
     if _count_bounded(level, columns):
         # The first round fills the slots and the last one empties them: both are the load, not the client.
@@ -507,9 +512,8 @@ def _not_held(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | N
         low, high = max(low, float(sends[asked - 1])), float(sends[-1])
     if not high - low >= HELD_SPAN_MS:
         return []
-    # A slot is busy while its request opens a connection, and while one that never got that far was trying.
-    from_ = np.where(np.isnan(columns.sent), columns.intended, columns.sent - columns.wait)
-    starts, ends = _clip(from_, columns.done, low, high)
+    # A slot is busy while its request opens a connection.
+    starts, ends = _clip(columns.sent - columns.wait, columns.done, low, high)
     held = float((ends - starts).sum()) / (high - low)
     if held / asked >= HELD_FLOOR:
         return []

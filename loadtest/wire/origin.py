@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+import threading
 from urllib.parse import urlsplit
 
 import msgspec
@@ -56,20 +57,32 @@ def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
     return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, parts.query)
 
 
-def resolve(origin: Origin) -> str:
+def resolve(origin: Origin, timeout_s: float) -> str:
     """The one address that all connections of a run go to (the resolver's first), so that a run measures one server.
 
     Raises:
-        TargetError: the name does not resolve.
+        TargetError: the name does not resolve, or not within ``timeout_s``.
     """
     try:
         return str(ipaddress.ip_address(origin.host))
     except ValueError:
         pass  # a name, not an address: ask the resolver
-    try:
-        return str(socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
+    answer: list[str | OSError] = []
+
+    def look_up() -> None:
+        try:
+            answer.append(str(socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)[0][4][0]))
+        except OSError as error:
+            answer.append(error)
+
+    # The system's resolver knows no time limit of ours, so it works in a thread that nobody need wait for.
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    found = answer[0] if answer else OSError(f"no answer within {timeout_s:g} s")
+    if isinstance(found, OSError):
         raise TargetError(
-            f"cannot reach {origin.url}: the name {origin.host!r} does not resolve ({error.strerror or error}); "
+            f"cannot reach {origin.url}: the name {origin.host!r} does not resolve ({found.strerror or found}); "
             "check the URL"
-        ) from None
+        )
+    return found

@@ -1,0 +1,212 @@
+"""The commands: parse, call, print, exit. Nothing heavy is imported before a command needs it."""
+
+import contextlib
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from loadtest import __version__
+from loadtest.errors import LoadtestError
+
+if TYPE_CHECKING:
+    from loadtest.result import Result
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Commands(click.Group):
+    """``serve`` comes from the server's own package, and is imported only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "serve"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "serve":
+            from servers.cli import serve
+
+            return serve
+        return super().get_command(ctx, cmd_name)
+
+
+def _option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """An option that LOADTEST_<NAME> can also give."""
+    long = next(name for name in reversed(names) if name.startswith("--"))
+    variable = "LOADTEST_" + long.partition("/")[0].strip("-").removeprefix("no-").upper().replace("-", "_")
+    return click.option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="loadtest")
+def main() -> None:
+    """Load testing for inference endpoints: figures you can defend in a release decision.
+
+    \b
+    loadtest run                                     the bundled server, nothing to configure
+    loadtest run http://staging:8000 -s chat         a scenario against your endpoint
+    loadtest report results/quickstart-…             the table of an earlier run
+    """
+
+
+@main.command(short_help="Play a scenario and print what was measured.")
+@click.argument("url", required=False)
+@_option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file.")
+@_option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each.")
+@_option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each.")
+@_option("--arrival", metavar="poisson|constant", help="How the requests of -r arrive. [default: poisson]")
+@_option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first.")
+@_option("-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]")
+@_option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]")
+@_option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]")
+@_option("--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis.")
+@_option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise.")
+@_option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]")
+@_option("--model", metavar="NAME", help="Model to ask for. [default: the first the endpoint lists]")
+@_option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams.")
+@_option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable.")
+@_option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]")
+@_option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]")
+@_option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]")
+@_option("--workers", type=click.IntRange(1, 256), help="Generator processes. [default: as the load needs, cores − 1]")
+@_option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]")
+@_option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each.")
+@_option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each.")
+@_option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches.")
+@_option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder.")
+@_option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs.")
+@_option("--dtype", metavar="auto|fp32|fp16", help="Bundled server: precision.")
+@_option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
+)
+@_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@click.pass_context
+def run(
+    ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
+    json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, quiet: bool, verbose: int,
+    **scenario_flags: Any,
+) -> None:  # fmt: skip
+    """Play a scenario and print, for each level, what was measured.
+
+    Without a URL the bundled ONNX Runtime server is started, the quickstart scenario is played at each of its
+    batching and concurrency levels, and the server is stopped. With a URL and no -s, the flags are the scenario.
+    Each option without a short list can also be given as LOADTEST_<NAME>; a flag wins.
+
+    \b
+    loadtest run
+    loadtest run http://127.0.0.1:8000 -c 1,4,16 -d 30s
+    loadtest run http://staging:8000 -s chat -r 20 -o results/before
+    """
+    _log_to_stderr(verbose)
+    with _exits():
+        from loadtest.progress import Progress
+        from loadtest.run import Options
+        from loadtest.run import run as play
+
+        options = Options(
+            url=url,
+            source=source or (None if url else "quickstart"),
+            overrides=_overrides(ctx, scenario_flags),
+            headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in headers),
+            api_key=api_key,
+            labels=dict(_pair(text, "=", "--label", "key=text") for text in labels),
+            output=output,
+            workers=workers,
+            command=("loadtest", *map(shlex.quote, sys.argv[1:])),
+        )
+        outcome = play(options, Progress(sys.stderr, quiet=quiet))
+        _print(outcome.result, outcome.folder, json_to)
+        if outcome.error is not None:
+            click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
+        sys.exit(outcome.result.exit_code)
+
+
+@main.command(short_help="Print the table of an earlier run again.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@_option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
+def report(folder: Path, json_to: str | None) -> None:
+    """Print the table of a result folder, also of a run that was interrupted or killed.
+
+    \b
+    loadtest report results/quickstart-20260101T120000Z
+    loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
+    """
+    with _exits():
+        from loadtest.recovery import recovered
+
+        _print(recovered(folder), folder, json_to)
+
+
+def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
+    """What flags and LOADTEST_* variables say of the scenario, as text, with where it was said."""
+    from loadtest.scenario.model import Override
+
+    found = {}
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        value = flags.get(name)
+        if value is None or not isinstance(parameter, click.Option):
+            continue
+        by_flag = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        origin = max(parameter.opts, key=len) if by_flag else str(parameter.envvar)
+        if name == "no_stream":
+            found["stream"] = Override("false" if value else "true", origin)
+        else:
+            found[name] = Override(str(value), origin)
+    return found
+
+
+def _pair(text: str, separator: str, flag: str, form: str) -> tuple[str, str]:
+    name, found, value = text.partition(separator)
+    if not found or not name.strip() or any(sign in text for sign in "\r\n"):
+        raise click.UsageError(f"{flag}: not of the form {form}")
+    return name.strip(), value.strip()
+
+
+def _print(result: "Result", folder: Path, json_to: str | None) -> None:
+    if json_to is not None:
+        import msgspec
+
+        text = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        if json_to == "-":
+            click.echo(text)
+            return
+        try:
+            Path(json_to).write_bytes(text + b"\n")
+        except OSError as error:
+            raise click.FileError(json_to, error.strerror or str(error)) from None
+    from loadtest.reports.console import table
+
+    terminal = sys.stdout.isatty()
+    width = click.formatting.FORCED_WIDTH or (os.get_terminal_size().columns if terminal else 140)
+    click.echo(table(result, width, terminal and not os.environ.get("NO_COLOR"), str(folder)), nl=False)
+
+
+@contextlib.contextmanager
+def _exits() -> Any:
+    """One clear message and the right exit code for everything that can go wrong."""
+    try:
+        yield
+    except LoadtestError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has had enough; stdout is closed so that the interpreter's farewell finds no pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _log_to_stderr(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

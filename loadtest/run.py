@@ -1,0 +1,287 @@
+"""One run on one screen: scenario -> plan -> target -> engine -> summary -> result."""
+
+import contextlib
+import logging
+import os
+import platform
+import random
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from loadtest import __version__, plan, scenario
+from loadtest.endpoints.openai import PATHS
+from loadtest.engine.local import Interrupts, LocalEngine, workers_for
+from loadtest.engine.orders import Wiring
+from loadtest.engine.play import lasting
+from loadtest.errors import (
+    EXIT_INTERRUPTED,
+    LoadtestError,
+    ResultError,
+    TargetError,
+    UsageError,
+    WorkerLost,
+    worst_exit_code,
+)
+from loadtest.level import Level, LevelRun
+from loadtest.progress import Progress
+from loadtest.records import JOURNAL, Record, read
+from loadtest.redact import Redactor, secrets_of
+from loadtest.result import (
+    Conditions,
+    Endpoint,
+    Hardware,
+    LevelResult,
+    Result,
+    ScenarioRef,
+    Tool,
+    write,
+)
+from loadtest.scenario.model import Override, Resolved, Scenario
+from loadtest.summary import not_reached, summarise, warnings
+from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.wire.origin import parse
+
+RESOLVED = "scenario.resolved.yaml"
+log = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked to do. ``url`` of None is the bundled server."""
+
+    url: str | None
+    source: str | None
+    overrides: dict[str, Override]
+    headers: tuple[tuple[str, str], ...] = ()
+    api_key: str | None = None
+    labels: dict[str, str] = {}
+    output: Path | None = None
+    workers: int | None = None
+    command: tuple[str, ...] = ()
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A finished run: its result, where it lies, and what went wrong, if anything did."""
+
+    result: Result
+    folder: Path
+    error: LoadtestError | None
+
+
+def run(options: Options, progress: Progress) -> Outcome:
+    """Play a run to its end, an interruption, or an error; in each case the result so far is on disk.
+
+    Raises:
+        LoadtestError: it could not begin.
+    """
+    resolved = _resolve(options)
+    levels = plan.levels(resolved.scenario, bundled=options.url is None)
+    headers = _headers(options)
+    query = parse(options.url).query if options.url else ""
+    redact = Redactor(secrets := secrets_of(headers, options.api_key, query))
+    interrupts = Interrupts()
+    with _output_folder(options.output, resolved.scenario.name) as folder, _signals(interrupts):
+        target = _target(options, resolved.scenario, levels, headers, folder)
+        workers = options.workers or workers_for(levels)
+        with LocalEngine(workers) as engine, contextlib.closing(target):
+            progress.note("starting the bundled server" if options.url is None else "reaching the target")
+            facts = target.open()
+            log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
+            wiring = _wiring(resolved.scenario, facts, headers, secrets, folder)
+            result = _begun(options, resolved, facts, redact)
+            _write_scenario(folder, resolved)
+            played: list[LevelResult] = []
+            error: LoadtestError | None = None
+            offset = 0
+            try:
+                for level in levels:
+                    if interrupts.count:
+                        break
+                    target.set_batching(level.batching)
+                    progress.level(level, len(levels))
+                    log.info("level %d: %s", level.index, level.name)
+                    went = engine.play(level, wiring, interrupts, progress.counts)
+                    records, offset = read(folder / JOURNAL, offset)
+                    played.append(summarise(level, records, went))
+                    write(_so_far(result, played, levels), folder)
+                    target.check()
+                    if error := _ended_badly(level, went, records):
+                        break
+            except LoadtestError as stop:
+                error = stop
+            except KeyboardInterrupt:
+                interrupts.count += 1
+        progress.close()
+        result = _so_far(result, played, levels)
+        codes = [error.exit_code] if error else []
+        codes += [TargetError.exit_code for level in played if level.counts.sent and not level.counts.ok]
+        codes += [EXIT_INTERRUPTED] if interrupts.count else []
+        result = msgspec.structs.replace(
+            result,
+            complete=len(played) == len(levels) and not interrupts.count and error is None,
+            exit_code=worst_exit_code(codes),
+            warnings=[*result.warnings, *([redact(str(error))] if error else [])],
+        )
+        write(result, folder)
+    return Outcome(result, folder, error)
+
+
+def _resolve(options: Options) -> Resolved:
+    """The scenario with a seed: where nobody gave one it is drawn now, so that it is recorded like a given one."""
+    resolved = scenario.load(options.source, options.overrides)
+    if resolved.scenario.seed is None:
+        drawn = Override(str(random.SystemRandom().randrange(2**31)), "drawn at random")
+        resolved = scenario.load(options.source, {**options.overrides, "seed": drawn})
+    return resolved
+
+
+def _headers(options: Options) -> tuple[tuple[str, str], ...]:
+    key = options.api_key
+    return (*options.headers, *([("Authorization", f"Bearer {key}")] if key else []))
+
+
+def _target(
+    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]], folder: Path
+) -> Target:
+    if options.url is not None:
+        return GivenURL(options.url, asked.endpoint, asked.model, headers, tuple(PATHS.values()))
+    if asked.model is not None:
+        raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
+    server = asked.server
+    largest = max(level.batching.max_batch_size for level in levels if level.batching)
+    slots = largest if server.kv_slots is None else server.kv_slots
+    if slots < largest:
+        raise UsageError(f"server.kv_slots: {slots} slots cannot hold the largest batch of the levels, {largest}")
+    options_ = ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
+    return BundledServer(options_, asked.endpoint, folder / "server.log")
+
+
+def _wiring(
+    asked: Scenario, facts: Facts, headers: tuple[tuple[str, str], ...], secrets: Sequence[str], folder: Path
+) -> Wiring:
+    assert asked.seed is not None
+    return Wiring(
+        url=facts.url,
+        address=facts.address,
+        endpoint=asked.endpoint,
+        model=facts.model,
+        owner=facts.owner,
+        stream=asked.stream,
+        tokens=facts.tokens,
+        headers=headers,
+        secrets=tuple(secrets),
+        timeout_s=asked.timeout_s,
+        connect_timeout_s=asked.connect_timeout_s,
+        stall_timeout_s=asked.stall_timeout_s,
+        journal=str(folder / JOURNAL),
+        seed=asked.seed,
+    )
+
+
+def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor) -> Result:
+    """The result as far as it is known before the first request."""
+    asked = resolved.scenario
+    assert asked.seed is not None
+    notes = []
+    if options.url is not None and any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
+        notes.append("the scenario's batching levels are settings of the bundled server and were left out")
+    software = {"loadtest": __version__, "python": platform.python_version()}
+    if sys.platform != "win32":
+        software["uvloop"] = version("uvloop")
+    return Result(
+        tool=Tool(name="loadtest", version=__version__),
+        command=redact(" ".join(options.command)),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        seed=asked.seed,
+        complete=False,
+        exit_code=0,
+        conditions=Conditions(
+            endpoint=Endpoint(kind=asked.endpoint, url=redact(facts.url), model=facts.model),
+            precision=options.labels.get("precision") or facts.precision,
+            software={**software, **facts.software},
+            hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=_this_host()),
+            scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
+        ),
+        warnings=notes,
+        labels=options.labels,
+        levels=[],
+    )
+
+
+def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Level]) -> Result:
+    found = [text for level in played for text in warnings(level)]
+    return msgspec.structs.replace(
+        result,
+        warnings=[*result.warnings, *dict.fromkeys(found)],
+        levels=[*played, *(not_reached(level) for level in levels[len(played) :])],
+    )
+
+
+def _ended_badly(level: Level, went: LevelRun, records: Sequence[Record]) -> LoadtestError | None:
+    """The reason to play no further level, if there is one."""
+    if went.end == "worker_lost":
+        return WorkerLost(f"level {level.name}: {went.reason}; its figures are unsound")
+    refused = [record.error for record in records if record.error is not None and lasting(record.error)]
+    if went.end == "unusable" or (records and len(refused) == len(records)):
+        words = went.reason if went.end == "unusable" else refused[0].message
+        return TargetError(f"the target refused every request: {words}")
+    return None
+
+
+@contextlib.contextmanager
+def _output_folder(asked: Path | None, name: str) -> Iterator[Path]:
+    """A new folder for the result; taken away again if the run could not begin and left nothing in it."""
+    folder = asked or Path("results") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UsageError(f"the output folder {folder} is not empty; name a new one with -o")
+        existed = folder.is_dir()
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"cannot make the output folder {folder}: {error.strerror}; name another with -o") from None
+    try:
+        yield folder
+    except BaseException:
+        if not existed and not (folder / RESOLVED).exists():
+            (folder / "server.log").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else has come to lie in it: leave it
+                folder.rmdir()
+        raise
+
+
+def _write_scenario(folder: Path, resolved: Resolved) -> None:
+    try:
+        (folder / RESOLVED).write_text(resolved.text, "utf-8")
+    except OSError as error:
+        raise ResultError(f"cannot write {folder / RESOLVED}: {error.strerror}; name another folder with -o") from None
+
+
+@contextlib.contextmanager
+def _signals(interrupts: Interrupts) -> Iterator[None]:
+    """Ctrl-C and SIGTERM ask the run to stop, once to drain, twice at once; restored afterwards."""
+
+    def ask(_signal: int, _frame: object) -> None:
+        interrupts.count += 1
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _this_host() -> str:
+    """This machine in words: processor, cores, system."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):  # only Linux has it
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"

@@ -1,0 +1,239 @@
+"""What is under test: a URL made ready, or the bundled server started, set to each batching level, and stopped."""
+
+import contextlib
+import re
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from loadtest.errors import ServerError, TargetError
+from loadtest.level import Batching
+from loadtest.wire.control import Reply, ask
+from loadtest.wire.origin import Origin, parse, resolve
+from loadtest.workload.prompts import Tokens
+
+_REACH_S = 4.0  # a target out of reach is reported within five seconds
+_START_S = 180.0  # a model may have to be built first
+_BATCHING_S = 60.0
+_STOP_S = 10.0
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of a target that is ready. None is "nobody told us"."""
+
+    url: str
+    address: str
+    model: str
+    owner: str | None
+    tokens: Tokens
+    precision: str | None = None
+    software: dict[str, str] = {}
+    hardware: str | None = None
+
+
+class Target(Protocol):
+    """Something to send requests to."""
+
+    def open(self) -> Facts:
+        """Make it ready."""
+
+    def set_batching(self, batching: Batching | None) -> None:
+        """Set the batching of the next level."""
+
+    def check(self) -> None:
+        """Raise if the target is known to have died."""
+
+    def close(self) -> None:
+        """Leave it as it was found."""
+
+
+class GivenURL:
+    """An endpoint that runs already, wherever it is."""
+
+    def __init__(
+        self, url: str, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]], api_paths: tuple[str, ...]
+    ) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._headers = dict(headers)
+        self._origin = parse(url, api_paths)
+
+    def open(self) -> Facts:
+        """Reach the target and learn its model.
+
+        Raises:
+            TargetError: it cannot be reached, or names no model and none was given.
+        """
+        address = resolve(self._origin, _REACH_S)
+        path = self._origin.path("/v1/models")
+        reply = ask(self._origin, address, "GET", path, timeout_s=_REACH_S, headers=self._headers)
+        cards = _cards(reply)
+        named = [card for card in cards if card["id"] == self._model]
+        if self._model is None and not cards:
+            words = " ".join(reply.text.split())[:300] or "(empty)"
+            raise TargetError(
+                f"{self._origin.url}/v1/models names no model: {reply.status} {words}; name one with --model"
+                if reply.status not in (401, 403)
+                else f"{self._origin.url}/v1/models refuses us: {reply.status} {words}; give a key with --api-key"
+            )
+        card = (named or cards or [{}])[0] if self._model is None or named else {}
+        origin = self._origin
+        query = f"?{origin.query}" if origin.query else ""
+        return Facts(
+            url=origin.url + query,
+            address=address,
+            model=self._model or str(card["id"]),
+            owner=card.get("owned_by"),
+            tokens=_tokens(card, self._endpoint),
+        )
+
+    def set_batching(self, batching: Batching | None) -> None:
+        """Nothing: its batching is its own."""
+
+    def check(self) -> None:
+        """Nothing: how it fares is seen in the requests."""
+
+    def close(self) -> None:
+        """Nothing: it goes on as it was."""
+
+
+class ServerOptions(msgspec.Struct, frozen=True):
+    """How the bundled server is started; None leaves the choice to it."""
+
+    model: str
+    provider: str
+    dtype: str
+    threads: int | None
+    kv_slots: int
+    max_seq_len: int | None
+
+
+class BundledServer:
+    """The server that comes with loadtest, in a process of its own on a free loopback port."""
+
+    def __init__(self, options: ServerOptions, endpoint: str, log: Path) -> None:
+        self._endpoint = endpoint
+        self._options = options
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._origin: Origin | None = None
+
+    def open(self) -> Facts:
+        """Start the server and wait until it serves.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the message is the server's own.
+        """
+        options = self._options
+        command = [
+            sys.executable, "-m", "servers", "--port", "0", "--exit-on-stdin-close", "--model", options.model,
+            "--provider", options.provider, "--dtype", options.dtype,
+            "--kv-slots", str(options.kv_slots), "--max-batch-size", str(options.kv_slots),
+        ]  # fmt: skip
+        if options.threads is not None:
+            command += ["--threads", str(options.threads)]
+        if options.max_seq_len is not None:
+            command += ["--max-seq-len", str(options.max_seq_len)]
+        with self._log.open("wb") as log:
+            # A session of its own, so that Ctrl-C is ours to handle; its stdin closes when we are gone.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        url = self._ready_url(self._process)
+        self._origin = origin = parse(url)
+        card = _cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
+        health: dict[str, Any] = ask(origin, origin.host, "GET", "/health", timeout_s=_REACH_S).json
+        return Facts(
+            url=url,
+            address=origin.host,
+            model=card["id"],
+            owner=card.get("owned_by"),
+            tokens=_tokens(card, self._endpoint),
+            precision=health["dtype"],
+            software=health["versions"],
+            hardware=f"{health['device']} ({health['provider']}), {health['threads']} thread(s)",
+        )
+
+    def set_batching(self, batching: Batching | None) -> None:
+        """Set the policy without loading the model again.
+
+        Raises:
+            ServerError: the server refused, or has died.
+        """
+        if batching is None:
+            return
+        assert self._origin is not None
+        body = {
+            "scheduler": batching.scheduler,
+            "max_batch_size": batching.max_batch_size,
+            "timeout_ms": batching.timeout_ms,
+        }
+        try:
+            reply = ask(self._origin, self._origin.host, "POST", "/admin/batching", timeout_s=_BATCHING_S, body=body)
+        except TargetError as error:
+            self.check()
+            raise ServerError(f"the bundled server does not answer: {error}") from None
+        if reply.status != 200:
+            raise ServerError(f"the bundled server refused batching {batching}: {reply.status} {reply.text.strip()}")
+
+    def check(self) -> None:
+        """Raise ServerError if the server has ended by itself."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise ServerError(f"the bundled server ended by itself (exit code {code}): {self._last_words()}")
+
+    def close(self) -> None:
+        """Stop the server: ask it to drain, and end it if it does not."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        if not self._log.stat().st_size:
+            self._log.unlink()  # it had nothing to say
+
+    def _ready_url(self, process: "subprocess.Popen[bytes]") -> str:
+        assert process.stdout is not None
+        until = time.monotonic() + _START_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())):
+                line = process.stdout.readline().decode("utf-8", "replace")
+                if match := re.search(r"http://\S+", line):
+                    return match[0]
+                if not line:
+                    process.wait(_STOP_S)
+                    raise ServerError(f"the bundled server did not start: {self._last_words()}")
+        raise ServerError(f"the bundled server was not ready within {_START_S:g} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+
+
+def _cards(reply: Reply) -> list[dict[str, Any]]:
+    """The model cards of a reply to /v1/models; none if it is not a model list."""
+    data = reply.json.get("data") if reply.status == 200 and isinstance(reply.json, dict) else None
+    return [card for card in data if isinstance(card, dict) and "id" in card] if isinstance(data, list) else []
+
+
+def _tokens(card: dict[str, Any], endpoint: str) -> Tokens:
+    """How the target makes tokens of text, where its model card says so (ours does)."""
+    tokenizer = card.get("tokenizer")
+    if isinstance(tokenizer, dict) and tokenizer.get("kind") == "bytes":
+        overhead = tokenizer.get("overhead")
+        return Tokens("bytes", int(overhead[endpoint]) if isinstance(overhead, dict) and endpoint in overhead else 0)
+    return Tokens("words")
