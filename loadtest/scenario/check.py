@@ -44,6 +44,18 @@ def blocks_of(data: dict[str, Any]) -> list[tuple[Keys, dict[str, Any]]]:
     return [(("levels", index), block) for index, block in numbered if isinstance(block, dict)]
 
 
+def place_of(places: dict[Keys, Place], at: Keys) -> Place:
+    """Where the value stands, or the innermost one around it that has a place."""
+    while at not in places:
+        at = at[:-1]
+    return places[at]
+
+
+def no_mapping(value: object) -> str:
+    """The fault of a section that is something else."""
+    return f"expected a mapping of keys to values, got {_shown(value)}"
+
+
 def _fault(error: ErrorDetails, document: Document) -> Fault:
     at: Keys = error["loc"]
     if error["type"] == "extra_forbidden":
@@ -52,13 +64,6 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     if (isinstance(at[-1], int) and at[0] != "levels") or len(at) == 4:
         at = at[:-1]  # an item of an axis: its place says which
     return Fault(place, dotted(at) if place.line else "", _expected(error))
-
-
-def place_of(places: dict[Keys, Place], at: Keys) -> Place:
-    """Where the value stands, or the innermost one around it that has a place."""
-    while at not in places:
-        at = at[:-1]
-    return places[at]
 
 
 def _unknown(at: Keys) -> str:
@@ -123,11 +128,6 @@ def _expected(error: ErrorDetails) -> str:
         case "string_pattern_mismatch" | "string_unicode":
             return f"expected text without control characters{got}"
     return f"{error['msg']}{got}"
-
-
-def no_mapping(value: object) -> str:
-    """The fault of a section that is something else."""
-    return f"expected a mapping of keys to values, got {_shown(value)}"
 
 
 def _shown(value: object) -> str:
