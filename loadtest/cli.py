@@ -162,6 +162,13 @@ def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
             found["stream"] = Override("false" if value else "true", origin)
         else:
             found[name] = Override(str(value), origin)
+    for name, other in (("concurrency", "rate"), ("rate", "concurrency")):
+        if (
+            name in found
+            and other in found
+            and found[name].origin.startswith("-") > found[other].origin.startswith("-")
+        ):
+            del found[other]  # one load, not two: the flag wins over the variable
     return found
 
 

@@ -88,6 +88,8 @@ def _warmup(scenario: Scenario) -> float:
         warmup = 0.0
     else:
         warmup = min(max(duration * _WARMUP_SHARE, _WARMUP_LEAST_S), _WARMUP_MOST_S)
+        if warmup > duration / 2:  # of a very short level most should be left to measure
+            warmup = duration * _WARMUP_SHARE
     if warmup >= duration:
         raise UsageError(
             f"a warm-up of {warmup:g} s leaves nothing to measure of a duration of {duration:g} s; "
