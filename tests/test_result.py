@@ -111,7 +111,7 @@ def test_a_failed_write_keeps_the_old_result(one: Result, tmp_path: Path, monkey
 
 
 def test_a_folder_that_is_gone_is_a_clear_error(one: Result, tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match="cannot write .*nowhere.*No such file"):
+    with pytest.raises(ResultError, match=r"cannot write .*nowhere.*No such file"):
         result.write(one, tmp_path / "nowhere")
 
 
@@ -152,7 +152,7 @@ def test_keys_of_a_later_version_are_accepted(one: Result, tmp_path: Path) -> No
 
 
 def test_a_folder_without_a_result_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match="is not a result folder: it holds no result.json"):
+    with pytest.raises(ResultError, match=r"is not a result folder: it holds no result\.json"):
         result.load(tmp_path)
     with pytest.raises(ResultError, match="is not a result folder"):
         result.load(tmp_path / "nowhere")
@@ -160,5 +160,5 @@ def test_a_folder_without_a_result_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="is not a result folder"):
         result.load(tmp_path / "file")
     (tmp_path / "result.json").mkdir()
-    with pytest.raises(ResultError, match="cannot read .*Is a directory"):
+    with pytest.raises(ResultError, match=r"cannot read .*Is a directory"):
         result.load(tmp_path)

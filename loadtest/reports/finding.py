@@ -76,7 +76,7 @@ def _batching(levels: Sequence[LevelResult]) -> str:
         factor = _throughput(best) / _throughput(least)
         first = (
             f"{best.batching} at {best.load} gave the most: {_output(best)}, {factor:.2g}× that of {least.batching} "
-            f"under the same load{_cost('TTFT p99', least, best)}."
+            f"under the same load{_cost(least, best)}."
         )
     policies = _policies(with_batching)
     return f"{first} {policies}" if policies else first
@@ -117,12 +117,12 @@ def _loads(levels: Sequence[LevelResult]) -> str:
     knee = next(level for level in sweep if _throughput(level) >= PLATEAU * _throughput(best))
     if knee is last:
         return (
-            f"Throughput was still growing at {last.load}: {_output(last)}{_cost('TTFT p99', sweep[0], last)} "
+            f"Throughput was still growing at {last.load}: {_output(last)}{_cost(sweep[0], last)} "
             f"since {sweep[0].load}. The limit is not in sight; try more."
         )
     return (
         f"Throughput stopped growing at {knee.load}: {_output(knee)} there, {_output(last)} at {last.load}"
-        f"{_cost('TTFT p99', knee, last)}."
+        f"{_cost(knee, last)}."
     )
 
 
@@ -131,7 +131,7 @@ def _rates(sweep: Sequence[LevelResult]) -> str:
     behind = next((level for level in sweep if _share_done(level) < floor), None)
     if behind is None:
         last = sweep[-1]
-        return f"The target kept up with every rate, up to {last.load}: {_output(last)}{_ttft(last)}."
+        return f"The target kept up with every rate, up to {last.load}: {_output(last)}{_cost(sweep[0], last)}."
     before = [level for level in sweep if _size(level) < _size(behind)]
     fell = f"at {behind.load} it fell behind{_ttft(behind)}"
     if not before:
@@ -150,7 +150,7 @@ def _prompts(levels: Sequence[LevelResult]) -> str:
         return ""
     return (
         f"From {tokens(small)} to {tokens(large)} input tokens at {longest.load}, throughput went from "
-        f"{_output(shortest)} to {_output(longest)}{_cost('TTFT p99', shortest, longest)}."
+        f"{_output(shortest)} to {_output(longest)}{_cost(shortest, longest)}."
     )
 
 
@@ -188,7 +188,7 @@ def _ttft(level: LevelResult) -> str:
     return f", TTFT p99 {percentile(level.latency.ttft_ms, 'p99')} ms" if _p99(level) is not None else ""
 
 
-def _cost(what: str, before: LevelResult, after: LevelResult) -> str:
+def _cost(before: LevelResult, after: LevelResult) -> str:
     """How TTFT p99 changed, as the tail of a sentence; nothing where it was not measured."""
     old, new = _p99(before), _p99(after)
     if old is None or new is None:
@@ -196,8 +196,8 @@ def _cost(what: str, before: LevelResult, after: LevelResult) -> str:
     verb = "rose" if new > old else "fell"
     old_text, new_text = (percentile(level.latency.ttft_ms, "p99") for level in (before, after))
     if old_text == new_text:
-        return f", {what} the same ({new_text} ms)"
-    return f"; {what} {verb} from {old_text} to {new_text} ms"
+        return f", TTFT p99 the same ({new_text} ms)"
+    return f"; TTFT p99 {verb} from {old_text} to {new_text} ms"
 
 
 def _batch_size(level: LevelResult) -> int:

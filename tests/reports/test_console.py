@@ -1,0 +1,153 @@
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtest.level import Level
+from loadtest.reports.console import table
+from loadtest.reports.figures import figure, tokens
+from loadtest.result import LevelResult, Result
+from loadtest.schedule import Load
+from loadtest.workload.lengths import Length
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDTHS = [140, 80]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the table's rows."""
+    lines = text.splitlines()
+    rule = next(index for index, line in enumerate(lines) if set(line) == {"─"})
+    found = []
+    for line, following in zip(lines[rule + 1 :], [*lines[rule + 2 :], ""], strict=True):
+        if line:
+            found.append(line.split())
+        elif not re.search(r"\d$|∞$|–$", following):
+            break
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["matrix", "failing", "interrupted"])
+def test_report_looks_as_agreed(
+    name: str, width: int, matrix: Result, interrupted: Result, sweep: Callable[..., Result]
+) -> None:
+    result = {"matrix": matrix, "interrupted": interrupted, "failing": sweep(failing=0.05)}[name]
+    text = table(result, width, color=False, folder="results/quickstart-2025-01-31T12-00-00Z/")
+    path = GOLDEN / f"{name}-{width}.txt"
+    assert text == path.read_text(encoding="utf-8"), f"look at it, and if it is right write it to {path}"
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(
+    width: int, matrix: Result, sweep: Callable[..., Result]
+) -> None:
+    for result in (matrix, sweep(), sweep(failing=0.1), sweep(late_ms=2000.0)):
+        for line in table(result, width, color=False).splitlines():
+            assert len(line) <= width
+            assert line == line.rstrip()
+
+
+def test_rows_are_never_broken_however_narrow(matrix: Result) -> None:
+    narrow = table(matrix, 20, color=False)
+    assert len(rows(narrow)) == 12
+    assert "E2E" not in narrow
+    assert all("c=" in " ".join(row) for row in rows(narrow))
+
+
+def test_without_colour_there_is_no_escape_code_whatever_the_environment(
+    matrix: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in table(matrix, 80, color=False)
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = table(matrix, 80, color=True)
+    assert "\x1b[1m" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == table(matrix, 80, color=False).split()
+
+
+def test_a_server_cannot_write_to_the_terminal(sweep: Callable[..., Result]) -> None:
+    assert "\x1b" not in table(sweep(failing=0.05), 80, color=False)
+
+
+def test_few_samples_are_marked_and_their_number_is_in_sight(sweep: Callable[..., Result]) -> None:
+    text = table(sweep(), 140, color=False)
+    first, second, *_ = rows(text)
+    assert int(first[2]) < 100 < int(second[2])
+    assert any(cell.startswith("~") for cell in first)
+    assert not any(cell.startswith("~") for cell in second)
+    assert "~ p99 of fewer than 100 requests" in text
+
+
+def test_percentiles_have_the_failures_inside(sweep: Callable[..., Result]) -> None:
+    text = table(sweep(failing=0.05), 140, color=False)
+    assert rows(text)[-1][-1] == "∞"
+    assert "∞ lies among them" in text
+    assert "× http_status 503, such as: the server said: overloaded" in text
+
+
+def test_invalid_levels_are_marked_and_say_why(sweep: Callable[..., Result]) -> None:
+    text = table(sweep(late_ms=2000.0), 140, color=False)
+    assert [row[0] for row in rows(text)] == ["c=1", "c=8", "c=64", "!"]
+    assert "! c=256: invalid, the generator sent late: own lag p99" in text
+
+
+def test_broken_conservation_is_not_passed_over(matrix: Result) -> None:
+    counts = msgspec.structs.replace(matrix.levels[0].counts, scheduled=999)
+    broken = msgspec.structs.replace(matrix.levels[0], counts=counts)
+    text = table(msgspec.structs.replace(matrix, levels=[broken]), 80, color=False)
+    assert "! requests are unaccounted for in continuous 1 c=1: do not use these figures" in text
+
+
+def test_events_stand_in_for_unknown_tokens_under_their_own_name(matrix: Result) -> None:
+    def unknown(level: LevelResult) -> LevelResult:
+        throughput = msgspec.structs.replace(level.throughput, output_tokens_per_s=None, total_tokens_per_s=None)
+        return msgspec.structs.replace(level, throughput=throughput)
+
+    text = table(msgspec.structs.replace(matrix, levels=[*map(unknown, matrix.levels)]), 140, color=False)
+    assert "events/s" in text
+    assert "tok/s" not in text
+
+
+def test_warnings_adaptations_and_labels_are_shown(matrix: Result) -> None:
+    told = msgspec.structs.replace(
+        matrix, warnings=["c=1: answers were short"], adaptations=["max_tokens left out"], labels={"site": "lab 3"}
+    )
+    text = table(told, 80, color=False)
+    assert "warning: c=1: answers were short\n" in text
+    assert "changed: max_tokens left out\n" in text
+    assert "site: lab 3" in text
+
+
+def test_run_without_levels_still_reports(matrix: Result) -> None:
+    text = table(msgspec.structs.replace(matrix, levels=[], complete=False), 80, color=False)
+    assert "Nothing was measured: no level was reached." in text
+    assert "The run was interrupted" in text
+
+
+def test_lengths_that_vary_get_a_column_and_their_range_above(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
+) -> None:
+    load = Load("closed", concurrency=2)
+    levels = [play(level(load=load, input_tokens=Length(n, n), name=f"in={n}"), 50, 5) for n in (64, 4096)]
+    text = table(result(levels), 140, color=False)
+    assert [row[1] for row in rows(text)] == ["64", "4,096"]
+    assert "64, 4096 input and 32 output tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "–"), (0, "0"), (0.01234, "0.0123"), (0.1, "0.100"), (1, "1.00"), (9.996, "10.0"), (12.34, "12.3"),
+        (99.96, "100"), (999.6, "1,000"), (1234, "1,230"), (1066666.7, "1,070,000"),
+    ],
+)  # fmt: skip
+def test_figures_have_three_significant_digits(value: float | None, said: str) -> None:
+    assert figure(value) == said
+
+
+def test_whole_token_counts_are_whole() -> None:
+    assert (tokens(64.0), tokens(4096.0), tokens(31.44), tokens(None)) == ("64", "4,096", "31.4", "–")

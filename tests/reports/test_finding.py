@@ -1,0 +1,104 @@
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from loadtest.level import Level
+from loadtest.reports.finding import finding
+from loadtest.result import LevelResult, Result
+from loadtest.schedule import Load
+from loadtest.summary import not_reached
+from loadtest.workload.lengths import Length
+
+Play = Callable[..., LevelResult]
+Make = Callable[..., Level]
+Whole = Callable[..., Result]
+
+
+def closed(concurrency: int) -> Load:
+    return Load("closed", concurrency=concurrency)
+
+
+def test_batching_matrix_names_the_best_its_factor_its_cost_and_the_policies(matrix: Result) -> None:
+    said = finding(matrix)
+    assert said.startswith("continuous 16 at c=16 gave the most: ")
+    assert "× that of continuous 1 under the same load; TTFT p99 fell from" in said
+    policies = said[said.index("Policies at c=16") :]
+    order = [policies.index(name) for name in ("continuous 16", "dynamic 16", "static 16", "none")]
+    assert order == sorted(order)
+
+
+def test_batching_that_bought_nothing_is_not_praised(matrix: Result) -> None:
+    best, larger = matrix.levels[4], matrix.levels[7]  # continuous 4 and 16 at c=4
+    levels = [best, msgspec.structs.replace(larger, throughput=matrix.levels[0].throughput)]
+    said = finding(msgspec.structs.replace(matrix, levels=levels))
+    assert said.startswith("continuous 4 at c=4 gave the most")
+    assert "Larger batches bought nothing." in said
+
+
+def test_concurrency_sweep_names_the_knee_and_what_lies_beyond(sweep: Callable[..., Result]) -> None:
+    said = finding(sweep())
+    assert said.startswith("Throughput stopped growing at c=64: ")
+    assert "at c=256; TTFT p99 rose from" in said
+
+
+def test_sweep_that_still_grows_does_not_claim_a_limit(play: Play, level: Make, result: Whole) -> None:
+    said = finding(result([play(level(load=closed(c)), 50, 5) for c in (1, 2, 4)]))
+    assert said.startswith("Throughput was still growing at c=4")
+    assert "The limit is not in sight" in said
+
+
+def test_order_of_the_levels_does_not_change_the_finding(sweep: Callable[..., Result]) -> None:
+    result = sweep()
+    assert finding(msgspec.structs.replace(result, levels=result.levels[::-1])) == finding(result)
+
+
+def test_rate_sweep_names_the_rate_that_was_kept_up(play: Play, level: Make, result: Whole) -> None:
+    def at(rate: float, ttft_ms: float) -> LevelResult:
+        load = Load("poisson", rate_per_s=rate)
+        return play(level(load=load, duration_s=20.0, warmup_s=2.0), ttft_ms, 5)
+
+    said = finding(result([at(2, 50), at(10, 60), at(40, 12_000)]))
+    assert said.startswith("The target kept up to 10/s: ")
+    assert "at 40/s it fell behind, TTFT p99" in said
+    assert finding(result([at(2, 50), at(10, 60)])).startswith("The target kept up with every rate, up to 10/s")
+    # Long answers that end outside the window are not a target that falls behind.
+    assert finding(result([at(2, 4000), at(10, 4000)])).startswith("The target kept up with every rate")
+
+
+def test_longer_prompts_say_what_they_cost(play: Play, level: Make, result: Whole) -> None:
+    levels = [play(level(input_tokens=Length(n, n), name=f"in={n}"), n / 4, 5) for n in (64, 2048)]
+    said = finding(result(levels))
+    assert said.startswith("From 64 to 2,048 input tokens at c=4, throughput went from")
+    assert "TTFT p99 rose from" in said
+
+
+def test_single_level_says_what_it_gave(play: Play, level: Make, result: Whole) -> None:
+    assert finding(result([play(level(), 50, 5)])).startswith("At c=4: ")
+
+
+def test_failures_come_first_and_nothing_is_praised_over_them(sweep: Callable[..., Result]) -> None:
+    said = finding(sweep(failing=0.05))
+    assert "requests failed" in said
+    assert "mostly http_status 503), in c=256" in said
+    assert "Throughput" not in said
+
+
+def test_failures_of_a_whole_run(play: Play, level: Make, result: Whole) -> None:
+    said = finding(result([play(level(), 50, 5, failing=1.0)]))
+    assert said == "Every request failed, most of them with http_status 503: there are no figures to read."
+
+
+def test_invalid_and_partial_levels_carry_no_conclusion(play: Play, level: Make, result: Whole) -> None:
+    late = play(level(), 50, 5, late_ms=100.0)
+    assert not late.client.valid
+    assert finding(result([late])) == "Nothing can be concluded: no level was both complete and valid."
+    assert finding(result([not_reached(level())])) == "Nothing was measured: no level was reached."
+
+
+@pytest.mark.parametrize("keep", [slice(0, 1), slice(0, 0)])
+def test_interrupted_run_speaks_of_complete_levels_only(interrupted: Result, keep: slice) -> None:
+    levels = [*interrupted.levels[keep], *interrupted.levels[1:]]
+    said = finding(msgspec.structs.replace(interrupted, levels=levels))
+    assert "5/s" not in said
+    assert said.startswith(("At 2/s", "Nothing can be concluded"))
