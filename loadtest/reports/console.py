@@ -31,7 +31,7 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     page = _Page(width, color)
     page.paragraphs(_conditions(result))
     if not result.complete:
-        page.paragraphs(["The run was interrupted: this is what it had measured until then."], style="yellow")
+        page.paragraphs(["The run did not finish: this is what it had measured until then."], style="yellow")
     shown = page.table(_columns(levels), _sections(levels)) if levels else []
     page.paragraphs(_footnotes(shown), style="dim")
     page.paragraphs([finding(result)], style="bold")

@@ -125,7 +125,7 @@ def test_warnings_adaptations_and_labels_are_shown(matrix: Result) -> None:
 def test_run_without_levels_still_reports(matrix: Result) -> None:
     text = table(msgspec.structs.replace(matrix, levels=[], complete=False), 80, color=False)
     assert "Nothing was measured: no level was reached." in text
-    assert "The run was interrupted" in text
+    assert "The run did not finish" in text
 
 
 def test_lengths_that_vary_get_a_column_and_their_range_above(
