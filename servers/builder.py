@@ -24,7 +24,7 @@ PRESETS = {
     "tiny": Shape(layers=4, hidden=64, heads=4, kv_heads=2, inter=172, vocab=512, max_seq_len=512),
     "demo": Shape(layers=8, hidden=384, heads=6, kv_heads=2, inter=1024, vocab=8192, max_seq_len=2048),
 }
-_SEED = 20_240_229
+SEED = 20_240_229
 _GRAPH, _MANIFEST = "model.onnx", "manifest.json"
 
 
@@ -104,7 +104,7 @@ def read(folder: Path) -> Bundle:
     return bundle
 
 
-def write(folder: Path, name: str, shape: Shape, dtype: Dtype, seed: int = _SEED) -> None:
+def write(folder: Path, name: str, shape: Shape, dtype: Dtype, seed: int = SEED) -> None:
     """Build a model into ``folder``, which must exist and be empty.
 
     Raises:

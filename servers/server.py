@@ -50,6 +50,8 @@ def run(settings: Settings) -> None:
     warning = device.wheel_conflict()
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
+    # The stepping thread takes the GIL back from the event loop between two runs: by default only after 5 ms.
+    sys.setswitchinterval(0.5e-3)
     # The port first: it is the cheapest thing to fail.
     listener = _bind(settings.host, settings.port)
     with listener:

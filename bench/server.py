@@ -1,0 +1,359 @@
+"""How fast the bundled server is, as ratios to CTranslate2 on the same weights.
+
+    python bench/server.py [--quick] [--json FILE] [--threads N]
+
+Rows: output tokens/s of the engine while 1, 4, 8, 16 or 32 requests decode (64 prompt tokens each), and prompt
+tokens/s of one 128-token prompt, against CTranslate2 with the same shape, weights, precision and thread count, in
+turns within one run, medians. Then the server by itself at concurrency 16 (64 prompt tokens, 16 to 48 answer tokens):
+how much of the engine's own throughput reaches HTTP clients, what continuous batching at 16 gains over no batching,
+and its 99th percentile of TTFT against the best of the other policies. ``--quick`` (under 50 s) has the same rows
+from fewer repetitions.
+
+Exit code 0 only if every ratio reaches its goal less 15 %, the noise of a shared machine.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from servers import builder, decoder, tokenizer
+from servers.batching import Batching
+from servers.device import Device
+from servers.engine import Engine, Generation, Output
+from servers.model import Model
+
+PROMPT, PREFILL_PROMPT = 64, 128  # tokens
+STEPS = 40  # decode steps of one measurement
+BATCHES = (1, 4, 8, 16, 32)
+DECODE_GOALS = {1: 1.0, 4: 1.0, 8: 1.0, 16: 1.3, 32: 1.3}
+PREFILL_GOAL = 1.0
+SERVED_GOAL, BATCHING_GOAL = 0.9, 2.0
+NOISE = 0.85
+CONCURRENCY = 16
+
+
+class Ours:
+    """The engine, as the server runs it, without HTTP."""
+
+    def __init__(self, bundle: builder.Bundle, threads: int) -> None:
+        slots = max(BATCHES)
+        device = Device("cpu", "fp32")
+        self._model = Model(bundle, device, slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
+        self._steps: list[tuple[float, int]] = []
+        self._left = 0
+        self._done = threading.Event()
+        self._engine = Engine(self._model, Batching(max_batch_size=slots), self._published, self._failed)
+        self._engine.start()
+
+    def decode(self, batch: int) -> float:
+        """Output tokens/s over the steps in which all of ``batch`` requests decoded."""
+        self._steps, self._left = [], batch
+        self._done.clear()
+        for i in range(batch):
+            # Those who start first decode while the last prompts run; they get that many tokens more.
+            self._engine.submit(Generation(prompt_ids(i, PROMPT), max_tokens=STEPS + batch, ignore_eos=True))
+        if not self._done.wait(120):
+            raise TimeoutError("the engine did not finish within 120 s")
+        full = [at for at, count in self._steps if count == batch]
+        return batch * (len(full) - 1) / (full[-1] - full[0])
+
+    def closed_loop(self, seconds: float) -> float:
+        """Output tokens/s with ``CONCURRENCY`` requests always in flight, each replaced when it ends."""
+        counts: list[tuple[float, int]] = []
+        until = time.perf_counter() + seconds
+
+        def published(outputs: list[Output]) -> None:
+            now = time.perf_counter()
+            counts.append((now, len(outputs)))
+            for output in outputs:
+                if output.finish and now < until:
+                    engine.submit(_varied(len(counts)))
+                elif output.finish and not engine.running:
+                    done.set()
+
+        done = threading.Event()
+        engine = Engine(self._model, Batching(max_batch_size=CONCURRENCY), published, self._failed)
+        engine.start()
+        for i in range(CONCURRENCY):
+            engine.submit(_varied(i))
+        done.wait(120)
+        engine.stop()
+        return _rate(counts, until - seconds, until)
+
+    def prefill(self) -> float:
+        """Prompt tokens/s of one prompt."""
+        self._model.clear(0)
+        begun = time.perf_counter()
+        self._model.prefill(0, prompt_ids(0, PREFILL_PROMPT))
+        return PREFILL_PROMPT / (time.perf_counter() - begun)
+
+    def answer(self, length: int) -> list[int]:
+        """The greedy answer to prompt 0."""
+        self._model.clear(0)
+        first = self._model.prefill(0, prompt_ids(0, PROMPT))
+        return [first, *(self._model.decode(1)[0] for _ in range(length - 1))]
+
+    def close(self) -> None:
+        self._engine.stop()
+
+    def _published(self, outputs: list[Output]) -> None:
+        self._steps.append((time.perf_counter(), len(outputs)))
+        self._left -= sum(output.finish is not None for output in outputs)
+        if not self._left:
+            self._done.set()
+
+    def _failed(self, error: Exception) -> None:
+        raise error
+
+
+class CTranslate2:
+    """The peer, given the same weights."""
+
+    def __init__(self, bundle: builder.Bundle, threads: int, folder: str) -> None:
+        import ctranslate2
+
+        _write_ctranslate2(bundle.shape, folder)
+        self._generator = ctranslate2.Generator(
+            folder, device="cpu", compute_type="float32", intra_threads=threads, inter_threads=1
+        )
+
+    def decode(self, batch: int) -> float:
+        """Output tokens/s after the first token: the longer run less the shorter one."""
+        short, long = self._seconds(batch, PROMPT, 1), self._seconds(batch, PROMPT, 1 + STEPS)
+        return batch * STEPS / (long - short)
+
+    def prefill(self) -> float:
+        """Prompt tokens/s of one prompt."""
+        return PREFILL_PROMPT / self._seconds(1, PREFILL_PROMPT, 1)
+
+    def answer(self, length: int) -> list[int]:
+        """The greedy answer to prompt 0."""
+        tokens: list[int] = self._generate(1, PROMPT, length)[0].sequences_ids[0]
+        return tokens
+
+    def _seconds(self, batch: int, prompt: int, length: int) -> float:
+        begun = time.perf_counter()
+        self._generate(batch, prompt, length)
+        return time.perf_counter() - begun
+
+    def _generate(self, batch: int, prompt: int, length: int) -> list[Any]:
+        results: list[Any] = self._generator.generate_batch(
+            [[f"<{token}>" for token in prompt_ids(i, prompt)] for i in range(batch)],
+            max_batch_size=batch,
+            min_length=length,
+            max_length=length,
+            sampling_topk=1,
+            beam_size=1,
+            include_prompt_in_result=False,
+            end_token=f"<{tokenizer.EOS}>",
+        )
+        return results
+
+
+def prompt_ids(index: int, length: int) -> list[int]:
+    """A prompt of ``length`` tokens, different for each index."""
+    return [tokenizer.BOS, *(0x20 + (7 * i + 13 * index) % 95 for i in range(length - 1))]
+
+
+def _answer_tokens(index: int) -> int:
+    return 16 + 11 * index % 33  # 16 to 48: with equal lengths all would end together, and every policy look alike
+
+
+def _varied(index: int) -> Generation:
+    return Generation(prompt_ids(index, PROMPT), max_tokens=_answer_tokens(index), ignore_eos=True)
+
+
+def _write_ctranslate2(shape: decoder.Shape, folder: str) -> None:
+    """The preset's weights as a CTranslate2 model folder (ctranslate2.specs, no converter)."""
+    import numpy as np
+    from ctranslate2.specs import common_spec, transformer_spec
+
+    weights = decoder.random_weights(shape, builder.SEED)
+    spec = transformer_spec.TransformerDecoderModelSpec.from_config(
+        shape.layers, shape.heads, pre_norm=True, activation=common_spec.Activation.SWISH, ffn_glu=True,
+        rms_norm=True, rotary_dim=0, rotary_interleave=False, rotary_base=shape.rope_theta,
+        num_heads_kv=shape.kv_heads, head_dim=shape.head_dim,
+    )  # fmt: skip
+    root = spec.decoder
+    root.embeddings.weight = weights["embedding"]
+    root.scale_embeddings = False
+    root.layer_norm.gamma = weights["norm"]
+    root.projection.weight = weights["embedding"]
+    root.projection.bias = decoder.logits_mask(shape)
+    for i, layer in enumerate(root.layer):
+        gate, up = np.split(weights[f"{i}.gate_up"], 2, axis=1)
+        layer.self_attention.layer_norm.gamma = weights[f"{i}.attention_norm"]
+        for linear, weight in (
+            (layer.self_attention.linear[0], weights[f"{i}.qkv"]),
+            (layer.self_attention.linear[1], weights[f"{i}.output"]),
+            (layer.ffn.linear_0, gate),
+            (layer.ffn.linear_0_noact, up),
+            (layer.ffn.linear_1, weights[f"{i}.down"]),
+        ):
+            linear.weight = np.ascontiguousarray(weight.T)
+        layer.ffn.layer_norm.gamma = weights[f"{i}.mlp_norm"]
+    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
+        f"<{tokenizer.BOS}>",
+        f"<{tokenizer.EOS}>",
+        "<0>",
+    )
+    spec.config.layer_norm_epsilon = shape.norm_epsilon
+    spec.register_vocabulary([f"<{token}>" for token in range(shape.vocab)])
+    spec.validate()
+    spec.save(folder)
+
+
+class Served:
+    """The server as its users have it: a process, over HTTP."""
+
+    def __init__(self, threads: int) -> None:
+        command = [sys.executable, "-m", "servers", "--model", "demo", "--port", "0", "--threads", str(threads)]
+        self._process = subprocess.Popen(
+            [*command, "--provider", "cpu", "--max-batch-size", str(CONCURRENCY), "--exit-on-stdin-close"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if " on http" not in line:
+            raise RuntimeError("the server did not start")
+        self._url = line.split(" on ")[1].split()[0]
+
+    def closed_loop(self, scheduler: str, batch: int, seconds: float) -> tuple[float, float]:
+        """Output tokens/s, and the 99th percentile of the time to the first token in seconds."""
+        return asyncio.run(self._closed_loop(scheduler, batch, seconds))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    async def _closed_loop(self, scheduler: str, batch: int, seconds: float) -> tuple[float, float]:
+        import aiohttp
+
+        counts: list[tuple[float, int]] = []
+        ttfts: list[float] = []
+        async with aiohttp.ClientSession(self._url, connector=aiohttp.TCPConnector(limit=0)) as session:
+            setting = {"scheduler": scheduler, "max_batch_size": batch}
+            async with session.post("/admin/batching", json=setting) as response:
+                response.raise_for_status()
+            begun = time.perf_counter()
+
+            async def client(index: int) -> None:
+                for turn in range(index, 1_000_000, CONCURRENCY):
+                    body = {"model": "demo", "prompt": prompt_ids(turn, PROMPT), "ignore_eos": True, "stream": True}
+                    sent = time.perf_counter()
+                    first = True
+                    limit = {"max_tokens": _answer_tokens(turn)}
+                    async with session.post("/v1/completions", json={**body, **limit}) as response:
+                        response.raise_for_status()
+                        async for line in response.content:
+                            if b'"text":' in line and b'"finish_reason":null' in line:
+                                now = time.perf_counter()
+                                counts.append((now, 1))
+                                if first and sent > begun + seconds / 5:  # the others all began at one instant
+                                    ttfts.append(now - sent)
+                                first = False
+
+            clients = [asyncio.create_task(client(i)) for i in range(CONCURRENCY)]
+            finished, _ = await asyncio.wait(clients, timeout=seconds)
+            for task in clients:
+                task.cancel()
+            for task in finished:
+                task.result()  # a client ends by itself only by an error
+        ttfts.sort()
+        return _rate(counts, begun, begun + seconds), ttfts[-(-99 * len(ttfts) // 100) - 1]
+
+
+def _rate(counts: list[tuple[float, int]], begun: float, until: float) -> float:
+    """Tokens a second between two instants, the first tenth left out."""
+    begun += (until - begun) / 10
+    return sum(count for at, count in counts if begun <= at < until) / (until - begun)
+
+
+def _row(name: str, ours: float, other: float | None, goal: float, *, lower_is_better: bool = False) -> dict[str, Any]:
+    ratio = None if not other else other / ours if lower_is_better else ours / other
+    ok = ratio is not None and ratio >= goal * NOISE
+    row = {"name": name, "ours": ours, "other": other, "ratio": ratio, "goal": goal, "ok": ok}
+    shown = ["—" if value is None else f"{value:,.2f}" for value in (ours, other, ratio)]
+    print(f"{name:44} {shown[0]:>10} {shown[1]:>10} {shown[2]:>7}  goal {goal:.2f}  {'ok' if ok else 'MISSED'}")
+    return row
+
+
+def _against_ctranslate2(ours: Ours, bundle: builder.Bundle, threads: int, quick: bool) -> list[dict[str, Any]]:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        peer: CTranslate2 | None = None
+        try:
+            peer = CTranslate2(bundle, threads, folder)
+        except ImportError as error:
+            print(f"ctranslate2 is absent: {error}", file=sys.stderr)
+        if peer and ours.answer(8) != peer.answer(8):
+            raise RuntimeError(
+                "CTranslate2 answers otherwise from the same weights: the comparison is not like for like"
+            )
+        for batch in BATCHES:
+            repeats = (3 if batch <= 8 else 2) if quick else 7
+            pairs = [(ours.decode(batch), peer.decode(batch) if peer else None) for _ in range(repeats)]
+            rows.append(_pair_row(f"decode tokens/s, batch {batch}", pairs, DECODE_GOALS[batch]))
+        pairs = [(ours.prefill(), peer.prefill() if peer else None) for _ in range(9 if quick else 25)]
+        rows.append(_pair_row(f"prefill tokens/s, {PREFILL_PROMPT} tokens", pairs, PREFILL_GOAL))
+    return rows
+
+
+def _pair_row(name: str, pairs: list[tuple[float, float | None]], goal: float) -> dict[str, Any]:
+    others = [other for _, other in pairs if other is not None]
+    return _row(name, statistics.median(own for own, _ in pairs), statistics.median(others) if others else None, goal)
+
+
+def _over_http(ours: Ours, threads: int, seconds: float) -> list[dict[str, Any]]:
+    served = Served(threads)
+    try:
+        pairs = [(served.closed_loop("continuous", CONCURRENCY, seconds), ours.closed_loop(seconds)) for _ in range(2)]
+        single, single_ttft = served.closed_loop("continuous", 1, seconds)
+        _, dynamic_ttft = served.closed_loop("dynamic", CONCURRENCY, seconds)
+        _, static_ttft = served.closed_loop("static", CONCURRENCY, seconds)
+    finally:
+        served.close()
+    continuous = statistics.mean(rate for (rate, _), _ in pairs)
+    ttft = statistics.mean(ttft for (_, ttft), _ in pairs)
+    best = min(single_ttft, dynamic_ttft, static_ttft)
+    return [
+        _row("served / engine alone, tokens/s", continuous, statistics.mean(own for _, own in pairs), SERVED_GOAL),
+        _row("max batch 16 / max batch 1, tokens/s", continuous, single, BATCHING_GOAL),
+        _row("p99 TTFT, continuous / best other policy, s", ttft, best, 1.0, lower_is_better=True),
+    ]
+
+
+def main() -> int:
+    """Run all rows; 0 if each is ok."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, under 50 s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
+    parser.add_argument("--threads", type=int, default=1, help="threads of both engines (default 1)")
+    options = parser.parse_args()
+    bundle = builder.preset("demo", "fp32")
+    print(f"demo, {bundle.shape.parameters / 1e6:.1f}M weights, fp32, {options.threads} thread(s)")
+    print(f"{'':44} {'ours':>10} {'other':>10} {'ratio':>7}")
+    ours = Ours(bundle, options.threads)
+    try:
+        rows = _against_ctranslate2(ours, bundle, options.threads, options.quick)
+        rows += _over_http(ours, options.threads, 2.5 if options.quick else 8.0)
+    finally:
+        ours.close()
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
