@@ -267,18 +267,29 @@ def _finish_reasons(records: Sequence[Record]) -> dict[str, int]:
 def _errors(records: Sequence[Record]) -> list[ErrorGroup]:
     counts: Counter[tuple[str, int | None]] = Counter()
     examples: dict[tuple[str, int | None], str] = {}
+    oldest: dict[tuple[str, int | None], float] = {}
     for record in records:
         if record.outcome == "ok":
             continue
         error = record.error
-        key = (error.kind, error.status) if error else (record.outcome, None)
+        key = (error.kind, _telling(error.status)) if error else (record.outcome, None)
         counts[key] += 1
         if error:
             examples.setdefault(key, error.message)
+        if record.outcome == "cancelled" and record.done_ms is not None:
+            oldest[key] = max(oldest.get(key, 0.0), (record.done_ms - record.intended_ms) / 1000)
+    # How long a request had been waiting when it was cut off tells a slow answer from one that never came.
+    for key, age_s in oldest.items():
+        examples[key] = f"{examples.get(key, 'cut off')} (the oldest {age_s:.1f} s after it was due)"
     return [
         ErrorGroup(kind=key[0], status=key[1], count=count, example=examples.get(key))
         for key, count in counts.most_common()
     ]
+
+
+def _telling(status: int | None) -> int | None:
+    """A status that is part of what went wrong; a 200 before the stream broke is not."""
+    return status if status is not None and status >= 300 else None
 
 
 # Tokens -------------------------------------------------------------------------------------------------------

@@ -337,6 +337,17 @@ def test_errors_are_grouped_by_kind_and_status_the_most_frequent_first() -> None
     assert figures.counts.sent == 4
 
 
+def test_requests_that_were_cut_off_are_one_group_that_shows_its_age() -> None:
+    cut = RequestError(kind="cancelled", message="cut off: still unanswered 3 s after the sending had ended")
+    records = [
+        failure(0, 2000.0, "cancelled", done_ms=6500.0, error=cut),
+        failure(1, 4000.0, "cancelled", done_ms=6500.0, error=msgspec.structs.replace(cut, status=200)),
+    ]
+    (group,) = summarise(level(), records, run()).errors
+    assert (group.kind, group.status, group.count) == ("cancelled", None, 2)
+    assert group.example == f"{cut.message} (the oldest 4.5 s after it was due)"
+
+
 def test_concurrency_is_time_weighted_and_its_peak_exact() -> None:
     records = [
         answer(0, 0.0, sent_ms=0.0, done_ms=2000.0),

@@ -7,7 +7,7 @@ from io import StringIO
 from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
-from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, figure, percentile, tokens
+from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, failure, figure, percentile, tokens
 from loadtest.reports.finding import finding
 from loadtest.result import Counts, LevelResult, Result, TokenLengths
 
@@ -348,8 +348,7 @@ def _errors(levels: Sequence[LevelResult]) -> list[str]:
     lines = []
     for (kind, status), count in sorted(counts.items(), key=lambda item: -item[1]):
         example = examples.get((kind, status))
-        name = kind if status is None else f"{kind} {status}"
-        lines.append(f"{count:,} × {name}" + (f", such as: {_plain(example)}" if example else ""))
+        lines.append(f"{count:,} × {failure(kind, status)}" + (f", such as: {_plain(example)}" if example else ""))
     return lines
 
 
@@ -361,7 +360,7 @@ def _conservation(levels: Sequence[LevelResult]) -> list[str]:
     names = [name for name in Counts.__struct_fields__ if name not in {"scheduled", "sent", "resent", "in_window"}]
     totals = {name: sum(getattr(level.counts, name) for level in levels) for name in names}
     scheduled = sum(level.counts.scheduled for level in levels)
-    parts = " + ".join(f"{count:,} {name}" for name, count in totals.items() if count or name == "ok")
+    parts = " + ".join(f"{count:,} {failure(name)}" for name, count in totals.items() if count or name == "ok")
     resent = sum(level.counts.resent for level in levels)
     again = f"; {resent:,} sent once more after a closed connection" if resent else ""
     return [f"requests: {scheduled:,} scheduled = {parts}, warm-up included{again}"]

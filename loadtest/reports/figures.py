@@ -52,3 +52,9 @@ def percentile(metric: Metric, name: str) -> str:
     if math.isinf(value):
         return UNBOUNDED
     return (FEW if rests_on_few(metric, name) else "") + figure(value)
+
+
+def failure(kind: str, status: int | None = None) -> str:
+    """How requests failed, in a report's words."""
+    name = "cut off" if kind == "cancelled" else kind
+    return name if status is None else f"{name} {status}"

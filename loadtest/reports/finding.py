@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from loadtest.reports.figures import figure, percentile, percentile_value, tokens
+from loadtest.reports.figures import failure, figure, percentile, percentile_value, tokens
 from loadtest.result import LevelResult, Result
 
 # A load counts as having reached the plateau from this share of the highest throughput on.
@@ -22,10 +22,16 @@ def finding(result: Result) -> str:
     ran = [level for level in result.levels if level.counts.scheduled]
     if not ran:
         return "Nothing was measured: no level was reached."
+    sound = [
+        level
+        for level in ran
+        if level.client.valid and level.status == "ok" and not level.counts.failed and _throughput(level)
+    ]
     failures = _failures(ran)
     if failures:
-        return failures
-    sound = [level for level in ran if level.client.valid and level.status == "ok" and _throughput(level)]
+        # A sweep that lost its failing end teaches the wrong lesson; a matrix only misses a cell.
+        learned = _batching(sound)
+        return f"{failures} Among the levels without failures: {learned}" if learned else failures
     if not sound:
         return "Nothing can be concluded: no level was both complete and valid."
     for lesson in (_batching, _loads, _prompts):
@@ -45,14 +51,15 @@ def _failures(levels: Sequence[LevelResult]) -> str:
     scheduled = sum(level.counts.scheduled for level in levels)
     counts: Counter[str] = Counter()
     for error in (error for level in failing for error in level.errors):
-        counts[error.kind if error.status is None else f"{error.kind} {error.status}"] += error.count
+        counts[failure(error.kind, error.status)] += error.count
     kind = counts.most_common(1)[0][0] if counts else "causes unknown"
     if failed == scheduled:
         return f"Every request failed, most of them with {kind}: there are no figures to read."
     where = "in every level" if len(failing) == len(levels) else _enumerate([level.name for level in failing])
+    mend = "Give them a longer --grace" if kind == failure("cancelled") else "Mend that first"
     return (
         f"{failed:,} of {scheduled:,} requests failed ({failed / scheduled:.1%}; mostly {kind}), {where}. "
-        "Mend that first: figures of a level with failures describe only the requests that survived."
+        f"{mend}: figures of a level with failures describe only the requests that survived."
     )
 
 
@@ -83,7 +90,7 @@ def _batching(levels: Sequence[LevelResult]) -> str:
 
 
 def _policies(levels: Sequence[LevelResult]) -> str:
-    """TTFT p99 of the schedulers that were tried with one batch size under one load, the lowest first."""
+    """TTFT p99 of the schedulers tried with one batch size under one load, the heaviest such, the lowest first."""
     candidates = [
         [
             level
@@ -96,7 +103,9 @@ def _policies(levels: Sequence[LevelResult]) -> str:
         for one in levels
         if one.batching and one.batching.scheduler != "none"
     ]
-    side_by_side = max(candidates, key=len, default=[])
+    side_by_side = max(
+        candidates, key=lambda group: (len(group), _size(group[0]), max(map(_batch_size, group))), default=[]
+    )
     if len({level.batching.scheduler for level in side_by_side if level.batching}) < 2:
         return ""
     ordered = sorted(side_by_side, key=lambda level: _p99(level) or math.inf)

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -82,6 +83,15 @@ def test_failures_come_first_and_nothing_is_praised_over_them(sweep: Callable[..
     assert "requests failed" in said
     assert "mostly http_status 503), in c=256" in said
     assert "Throughput" not in said
+
+
+def test_matrix_with_a_failing_cell_still_teaches_after_saying_so(matrix: Result, play: Play, level: Make) -> None:
+    ninth = matrix.levels[8]  # continuous 16 at c=16, the best
+    failing = play(level(load=ninth.load, batching=ninth.batching, name=ninth.name), 50, 5, failing=0.1)
+    levels = [*matrix.levels[:8], failing, *matrix.levels[9:]]
+    said = finding(msgspec.structs.replace(matrix, levels=levels))
+    assert re.match(r"\d+ of \d+ requests failed", said)
+    assert "Among the levels without failures: continuous 4 at c=16 gave the most" in said
 
 
 def test_failures_of_a_whole_run(play: Play, level: Make, result: Whole) -> None:
