@@ -96,12 +96,13 @@ def _policies(levels: Sequence[LevelResult]) -> str:
             level
             for level in levels
             if _alike(level, one)
+            and _p99(level) is not None
             and level.batching
             and one.batching
             and (level.batching.max_batch_size == one.batching.max_batch_size or level.batching.scheduler == "none")
         ]
         for one in levels
-        if one.batching and one.batching.scheduler != "none"
+        if one.batching and one.batching.scheduler != "none" and _p99(one) is not None
     ]
     side_by_side = max(
         candidates, key=lambda group: (len(group), _size(group[0]), max(map(_batch_size, group))), default=[]

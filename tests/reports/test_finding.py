@@ -6,8 +6,9 @@ import pytest
 
 from loadtest.level import Level
 from loadtest.reports.finding import finding
-from loadtest.result import LevelResult, Result
+from loadtest.result import LevelResult, Metric, Result
 from loadtest.schedule import Load
+from loadtest.stats import Dist
 from loadtest.summary import not_reached
 from loadtest.workload.lengths import Length
 
@@ -27,6 +28,13 @@ def test_batching_matrix_names_the_best_its_factor_its_cost_and_the_policies(mat
     policies = said[said.index("Policies at c=16") :]
     order = [policies.index(name) for name in ("continuous 16", "dynamic 16", "static 16", "none")]
     assert order == sorted(order)
+
+
+def test_policy_without_a_measured_tail_is_left_out(matrix: Result) -> None:
+    static = matrix.levels[10]
+    latency = msgspec.structs.replace(static.latency, ttft_ms=Metric(ok=Dist(n=0)))
+    levels = [*matrix.levels[:10], msgspec.structs.replace(static, latency=latency), matrix.levels[11]]
+    assert "static" not in finding(msgspec.structs.replace(matrix, levels=levels))
 
 
 def test_batching_that_bought_nothing_is_not_praised(matrix: Result) -> None:
