@@ -4,7 +4,8 @@ Source: https://platform.openai.com/docs/api-reference (chat/completions, comple
 it really send: content as null, as a list of typed parts, reasoning beside it, choices without a delta.
 """
 
-from typing import Any, Literal
+import json
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,13 +19,16 @@ PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "completions": "/v1/co
 _EXACT_LENGTH_SERVERS = frozenset({"vllm", "sglang", "loadtest"})
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond that it is no count, and no JSON number either
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -50,7 +54,6 @@ class _Chunk(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
-_decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -83,23 +86,31 @@ class OpenAI:
             return
         try:
             chunk = _decode(data)
-        except msgspec.ValidationError:
-            chunk = _lenient(_decode_any(data))  # well-formed JSON in a shape the fast way does not know
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            if isinstance(data, ErrorEvent):
-                answer.error = _words(data)
-            else:
-                answer.bad_events += 1
-            return
-        if chunk.error is not None or isinstance(data, ErrorEvent):
-            answer.error = error_text(data) or _words(data)
-            return
+        except (msgspec.DecodeError, RecursionError):
+            try:
+                chunk = _lenient(_read(data))
+            except ValueError:
+                if isinstance(data, ErrorEvent):
+                    answer.error = answer.error or _words(data)
+                elif data.strip():  # an event without data is a sign of life
+                    answer.bad_events += 1
+                return
+        if (not chunk.choices and chunk.usage is None) or chunk.error or isinstance(data, ErrorEvent):
+            error = _error(data)
+            if error is None and isinstance(data, ErrorEvent):
+                error = _words(data)
+            if error is not None:
+                answer.error = answer.error or error
+                return
         if chunk.usage is not None:
             answer.usage = _usage(chunk.usage)
+        brought = False
         for choice in chunk.choices or ():
             if choice.finish_reason:
                 answer.finish_reason = choice.finish_reason
-            _take(answer, choice.delta, choice.text, stamp)
+            brought = _take(answer, choice, stamp) or brought
+        if brought:
+            answer.stamps.append(stamp)
 
     def whole(self, answer: Answer, body: bytes) -> None:
         """Take in a completion that came in one piece; it has text and usage, but no token events.
@@ -108,11 +119,11 @@ class OpenAI:
             ValueError: it is not one; the message says what it is.
         """
         try:
-            reply = _decode_any(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            reply = _read(body)
+        except ValueError:
             raise ValueError(f"the body is not JSON: {_words(body)}") from None
-        if isinstance(reply, dict) and reply.get("error") is not None:
-            answer.error = error_text(body) or _words(body)
+        if (error := _error(body)) is not None:
+            answer.error = error
             return
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
             raise ValueError(f"the body is not a completion: {_words(body)}")
@@ -124,16 +135,15 @@ class OpenAI:
             answer.usage = _usage(chunk.usage)
         for choice in chunk.choices or ():
             answer.finish_reason = choice.finish_reason or answer.finish_reason
-            _take(answer, choice.delta, choice.text, 0)
-        answer.stamps.clear()
+            _take(answer, choice, 0)
         answer.ended = True
 
 
 def error_text(body: bytes) -> str | None:
     """The server's own words in an error body of any of the usual shapes, or None."""
     try:
-        reply = _decode_any(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        reply = _read(body)
+    except ValueError:
         return None
     if not isinstance(reply, dict):
         return None
@@ -143,8 +153,42 @@ def error_text(body: bytes) -> str | None:
             for key in ("message", "detail", "error_description"):
                 if source.get(key):
                     text = source[key]
-                    return text if isinstance(text, str) else _encode(text).decode()
-    return error if isinstance(error, str) and error else None
+                    return _clean(text if isinstance(text, str) else json.dumps(text))
+    return _clean(error) if isinstance(error, str) and error else None
+
+
+def _error(data: bytes) -> str | None:
+    """The words of an error object, or None if this is not one.
+
+    ``{"error": …}`` is the usual shape; older vLLM and FastChat send the error flat, told by its object or its code.
+    """
+    try:
+        reply = _read(data)
+    except ValueError:
+        return None
+    if not isinstance(reply, dict):
+        return None
+    flat = "choices" not in reply and (
+        reply.get("object") == "error" or reply.get("type") == "error" or reply.get("error_code")
+    )
+    return error_text(data) or _words(data) if reply.get("error") or flat else None
+
+
+def _read(data: bytes) -> Any:
+    """JSON as servers write it: also with NaN, lone surrogates, or bytes that are not UTF-8 (read as U+FFFD).
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _clean(text: str) -> str:
+    """Text that can be stored: a lone surrogate is no character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _words(body: bytes, limit: int = 300) -> str:
@@ -157,21 +201,21 @@ def _usage(usage: _Usage) -> Usage:
     return Usage(usage.prompt_tokens, usage.completion_tokens, details.cached_tokens if details else None)
 
 
-def _take(answer: Answer, delta: _Delta | None, text: str | None, stamp: int) -> None:
-    reasoning = False
-    if delta is not None and not text:
-        text = delta.content or delta.refusal
-        if not text:
-            if delta.tool_calls or delta.function_call:
-                text = _call_text(delta)
-            if not text:
-                text = delta.reasoning_content or delta.reasoning
-                reasoning = True
-    if text:
-        answer.stamps.append(stamp)
-        answer.texts.append(text)
-        if not reasoning and not answer.first_answer:
+def _take(answer: Answer, choice: _Choice, stamp: int) -> bool:
+    """Take in what one choice brought; tells whether that was generated output of any channel."""
+    delta, said, thought = choice.delta, choice.text, None
+    if delta is not None and not said:
+        said = delta.content or delta.refusal
+        if not said and (delta.tool_calls or delta.function_call):
+            said = _call_text(delta)
+        thought = delta.reasoning_content or delta.reasoning
+    if thought:
+        answer.texts.append(thought)
+    if said:
+        answer.texts.append(said)
+        if not answer.first_answer:
             answer.first_answer = stamp
+    return bool(said or thought)
 
 
 def _call_text(delta: _Delta) -> str:
@@ -189,31 +233,47 @@ def _lenient(reply: Any) -> _Chunk:
     if not isinstance(reply, dict):
         return _Chunk()
     choices = []
-    for choice in reply.get("choices") or ():
+    listed = reply.get("choices")
+    for choice in listed if isinstance(listed, list) else ():
         if not isinstance(choice, dict):
             continue
         delta = choice.get("delta")
-        finish, text = choice.get("finish_reason"), choice.get("text")
         choices.append(
             _Choice(
                 _lenient_delta(delta) if isinstance(delta, dict) else None,
-                text if isinstance(text, str) else None,
-                finish if isinstance(finish, str) else None,
+                _text(choice.get("text")),
+                _text(choice.get("finish_reason")),
             )
         )
     usage = reply.get("usage")
-    try:
-        read = msgspec.convert(usage, _Usage) if isinstance(usage, dict) else None
-    except msgspec.ValidationError:
-        read = None
-    return _Chunk(choices, read, reply.get("error"))
+    return _Chunk(choices, _lenient_usage(usage) if isinstance(usage, dict) else None, reply.get("error"))
+
+
+def _text(value: Any) -> str | None:
+    return _clean(value) if isinstance(value, str) else None
+
+
+def _count(value: Any) -> int | None:
+    """A token count, also one written as 5.0; None if it cannot be one."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 2**53 and value == int(value):
+        return int(value)
+    return None
+
+
+def _lenient_usage(usage: dict[str, Any]) -> _Usage:
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return _Usage(
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        None if cached is None else _Details(cached),
+    )
 
 
 def _lenient_delta(delta: dict[str, Any]) -> _Delta:
     texts: dict[str, str | None] = {}
     for key in ("content", "reasoning_content", "reasoning", "refusal"):
-        value = delta.get(key)
-        texts[key] = value if isinstance(value, str) else None
+        texts[key] = _text(delta.get(key))
     if isinstance(parts := delta.get("content"), list):
         said, thought = "", ""
         for part in parts:
@@ -227,7 +287,8 @@ def _lenient_delta(delta: dict[str, Any]) -> _Delta:
                 thought += str(thinking or text or "")
             else:
                 said += text if isinstance(text, str) else ""
-        texts["content"], texts["reasoning_content"] = said or None, thought or texts["reasoning_content"]
+        texts["content"] = _clean(said) or None
+        texts["reasoning_content"] = _clean(thought) or texts["reasoning_content"]
     calls, call = delta.get("tool_calls"), delta.get("function_call")
     return _Delta(
         **texts,

@@ -1,6 +1,7 @@
 """An exchange's bytes read as an answer, and its outcome decided (docs/metrics.md, "Outcome of a request")."""
 
 import email.utils
+import math
 import time
 from typing import Protocol
 
@@ -12,7 +13,9 @@ from loadtest.wire.response import Response, ResponseError
 from loadtest.wire.sse import EventStream
 
 _ABORTED = frozenset({"abort", "error"})
-_BODY_KEPT = 64 * 1024  # of a body that is not a stream, where only its words are of interest
+_BODY_KEPT = 64 * 1024  # of an error's body, where only its words are of interest
+_STREAM_STARTS = (b"data", b"event", b"id", b"retry", b":")  # a stream's first line: a field of it, or a comment
+_LONGEST_START = max(map(len, _STREAM_STARTS))
 
 
 class Dialect(Protocol):
@@ -45,7 +48,9 @@ class Reading:
         self._dialect = dialect
         self._response = Response()
         self._stream: EventStream | None = None
+        self._opening = b""  # the first bytes, as long as they do not tell what the body is
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._fault: ResponseError | None = None
         self._last = 0
 
@@ -62,19 +67,21 @@ class Reading:
         try:
             for stamp, piece in self._response.feed(exchange):
                 self._last = stamp
-                if self._stream is None and not self._body:
-                    self._choose(piece)
+                if self._stream is None and not self._body and not (piece := self._choose(self._opening + piece)):
+                    continue
                 if self._stream is not None:
                     for data in self._stream.feed(piece):
                         event(answer, data, stamp)
                 else:
-                    self._body.append(piece)
+                    self._keep(piece)
         except ResponseError as error:
             self._fault = error
 
     def finish(self, exchange: Exchange) -> None:
         """Work off the rest and decide the outcome."""
         self.part(exchange)
+        if self._opening:
+            self._keep(self._opening)
         response, answer = self._response, self.answer
         whole = response.whole or (exchange.failure is None and response.head_seen and response.close_delimited)
         if self._stream is not None and whole:
@@ -82,15 +89,28 @@ class Reading:
                 self._dialect.event(answer, data, self._last)
         self.outcome, self.error = self._judge(exchange, whole)
 
-    def _choose(self, first: bytes) -> None:
-        """A stream or one piece? The type says so; where it says nothing useful, the first bytes do."""
+    def _choose(self, first: bytes) -> bytes:
+        """A stream, or one piece? Its first bytes say so, whatever its type; only where they do not, the type does.
+
+        Returns the bytes to go on with: none, as long as there are too few to tell.
+        """
+        self._opening = b""
         if not 200 <= self._response.status < 300:
-            return
-        kind = self._response.headers.get("content-type", "").lower()
-        looks_streamed = first.lstrip(b"\xef\xbb\xbf\r\n ").startswith((b"data:", b"event:", b"id:", b":"))
-        if "text/event-stream" in kind or ("json" not in kind and looks_streamed):
+            return first
+        start = first.lstrip(b"\xef\xbb\xbf\r\n ")
+        if len(start) < _LONGEST_START and any(known.startswith(start) for known in _STREAM_STARTS):
+            self._opening = first
+            return b""
+        said_to_be = "text/event-stream" in self._response.headers.get("content-type", "").lower()
+        if start.startswith(_STREAM_STARTS) or (said_to_be and not start.startswith((b"{", b"[", b"<"))):
             self._stream = EventStream()
             self.streamed = True
+        return first
+
+    def _keep(self, piece: bytes) -> None:
+        if 200 <= self._response.status < 300 or self._body_bytes < _BODY_KEPT:
+            self._body.append(piece)
+            self._body_bytes += len(piece)
 
     def _judge(self, exchange: Exchange, whole: bool) -> tuple[Outcome, RequestError | None]:
         response, answer, failure = self._response, self.answer, exchange.failure
@@ -122,7 +142,7 @@ class Reading:
                 status,
             )
         if not good_status:
-            return "http_error", _http_error(response, body[:_BODY_KEPT])
+            return "http_error", _http_error(response, body)
         if not whole and not answer.ended:
             return "transport_error", RequestError(
                 "truncated",
@@ -159,9 +179,11 @@ def _retry_after(value: str | None) -> float | None:
     """Seconds, from either form of the Retry-After header; None if it is absent or neither."""
     if value is None:
         return None
-    if value.strip().isdigit():
-        return float(value)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        seconds = float(value)
     except ValueError:
-        return None
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

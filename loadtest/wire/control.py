@@ -13,6 +13,7 @@ import msgspec
 
 from loadtest.errors import TargetError
 from loadtest.wire.origin import Origin
+from loadtest.wire.response import foreign
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -55,12 +56,15 @@ def ask(
         raise TargetError(
             f"cannot reach {where}: {error.strerror or error}; is it running, and the port right?"
         ) from None
+    except http.client.BadStatusLine as error:
+        line = str(error.args[0]).encode("latin-1", "replace")
+        raise TargetError(f"{where} does not answer HTTP/1.1: {foreign(line)}") from None
     except http.client.HTTPException as error:
         raise TargetError(f"{where} does not answer HTTP/1.1 ({error or type(error).__name__})") from None
     finally:
         connection.close()
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     return Reply(response.status, text, parsed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-FailureKind = Literal["connect", "reset", "disconnected", "timeout", "cancelled"]
+FailureKind = Literal["connect", "tls", "reset", "disconnected", "timeout", "cancelled"]
 
 
 class Failure(Exception):

@@ -3,7 +3,11 @@
 While bytes may be waiting, all that is done for a read is: take the stamp, keep the bytes, and look at the last four.
 Only where these could close a chunked body is the framing parsed (by httptools, with no callback per chunk), which
 decides exactly whether the response has ended. Other bodies (Content-Length, closed by the peer) are few and large
-reads, and are always parsed.
+reads, and are always parsed, and so is a response whose head came in more than one read.
+
+The look cannot miss an end: the last four bytes of a chunked response are CR LF CR LF, with or without trailers, and a
+read too short to show all four is parsed. Only a server that sends bytes after the end, in the same read, can hide it;
+the next read, the closing of the connection or the stall timeout then brings it to light.
 """
 
 import asyncio
@@ -18,6 +22,7 @@ import httptools
 from loadtest.errors import TargetError
 from loadtest.wire.exchange import Exchange, Failure
 from loadtest.wire.origin import Origin
+from loadtest.wire.response import ResponseError, foreign
 
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked\s*\r\n", re.IGNORECASE)
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
@@ -28,8 +33,8 @@ class _Connection(asyncio.Protocol):
     """One connection, carrying at most one exchange at a time."""
 
     __slots__ = (
-        "_ended", "_head_seen", "_keep", "_lazy", "_unwatched", "_watcher", "exchange", "pool", "socket", "transport",
-        "used",
+        "_ended", "_head_seen", "_keep", "_lazy", "_unwatched", "_watcher", "exchange", "lost", "pool", "socket",
+        "transport", "unasked", "waited",
     )  # fmt: skip
 
     def __init__(self, pool: "FastTransport", sock: socket.socket) -> None:
@@ -37,7 +42,9 @@ class _Connection(asyncio.Protocol):
         self.socket: socket.socket | None = sock
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
-        self.used = False  # has carried a whole exchange
+        self.waited = False  # has stood idle in the pool, where the server may have closed it unseen
+        self.lost = False
+        self.unasked = b""  # what the server said while nothing was asked
         self._watcher = httptools.HttpResponseParser(self)
         self._unwatched: list[bytes] = []
         self._lazy = self._head_seen = self._ended = self._keep = False
@@ -51,6 +58,7 @@ class _Connection(asyncio.Protocol):
         now = perf_counter_ns()
         exchange = self.exchange
         if exchange is None:
+            self.unasked = data
             self.close()  # bytes nobody asked for: the connection cannot be trusted with the next request
             return
         exchange.last = now
@@ -65,14 +73,16 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         now = perf_counter_ns()
+        self.lost = True
         self.pool.forget(self)
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
-        if not exchange.last and self.used and not exchange.resent:
-            # Closed while idle, seen only now: the request cannot have been worked on (the keep-alive race).
+        if not exchange.last and self.waited and not exchange.resent:
+            # Closed while idle, seen only now (the keep-alive race). On a new connection: others that stand idle were
+            # probably closed at the same time.
             exchange.resent = True
-            self.pool.send(exchange)
+            self.pool.send_on_new(exchange)
             return
         if not exchange.last:
             exchange.failure = Failure("disconnected", "the server closed the connection without a byte of reply")
@@ -86,29 +96,38 @@ class _Connection(asyncio.Protocol):
         """Feed the framing what it has not seen, and end the exchange if that was the last of it."""
         unwatched = self._unwatched
         blob = unwatched[0] if len(unwatched) == 1 else b"".join(unwatched)
-        long = len(unwatched) >= _PART_READS
         unwatched.clear()
+        head_seen = self._head_seen
         try:
             self._watcher.feed_data(blob)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.exchange = None  # the decoder meets the same fault and names it
-            self.close()
-            self.pool.end(exchange, now)
-            return
+            if not self._ended:
+                self.exchange = None  # the decoder meets the same fault and names it
+                self.close()
+                self.pool.end(exchange, now)
+                return
+            self._keep = False  # the response is whole; what follows it is not ours to judge
         if self._ended:
+            assert self.transport is not None
             self.exchange = None
-            self.used = True
-            if self._keep:
+            # A server may answer before it has read the whole request: the rest of it would run into the next one.
+            if self._keep and not self.transport.get_write_buffer_size():
+                self.waited = True
                 self.pool.free[self] = None
             else:
                 self.close()
             exchange.complete = True
             self.pool.end(exchange, now)
             return
-        if self._head_seen and not self._lazy:
+        if self._head_seen and not head_seen and blob.startswith(b"HTTP/"):
             self._lazy = _CHUNKED.search(blob.partition(b"\r\n\r\n")[0] + b"\r\n") is not None
-        if long:
+        if len(exchange.reads) > _PART_READS:
             exchange.on_part(exchange)
+
+    def on_message_begin(self) -> None:
+        """httptools: a head begins; after the end of ours, in the same read, it is one that nobody asked for."""
+        if self._ended:
+            raise ResponseError("bytes after the end of the response")
 
     def on_headers_complete(self) -> None:
         """httptools: the head is whole."""
@@ -175,7 +194,9 @@ class FastTransport:
 
         async def one() -> None:
             async with gate:
-                self.free[await self._connect()] = None
+                connection = await self._connect()
+                connection.waited = True
+                self.free[connection] = None
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -188,7 +209,11 @@ class FastTransport:
         """See ``Transport``."""
         if self.free:
             self.free.popitem()[0].start(exchange)
-            return
+        else:
+            self.send_on_new(exchange)
+
+    def send_on_new(self, exchange: Exchange) -> None:
+        """Send on a connection opened for it."""
         task = asyncio.get_running_loop().create_task(self._open_for(exchange))
         exchange.carrier = task
         self._opening.add(task)
@@ -246,9 +271,8 @@ class FastTransport:
         try:
             sock = socket.socket(self._family, socket.SOCK_STREAM)
         except OSError as error:
-            raise Failure(
-                "connect", f"no free file descriptor for {where} ({error.strerror}); raise ulimit -n"
-            ) from None
+            mend = "; raise ulimit -n" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+            raise Failure("connect", f"no socket for {where}: {error.strerror or error}{mend}") from None
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -264,7 +288,7 @@ class FastTransport:
             raise Failure("timeout", f"no connection to {where} within {self._connect_timeout_s:g} s") from None
         except ssl.SSLError as error:
             sock.close()
-            raise Failure("connect", f"TLS with {where} failed: {error}") from None
+            raise Failure("tls", f"TLS with {where} failed: {error}") from None
         except OSError as error:
             sock.close()
             hint = "; no free local port is left" if error.errno == errno.EADDRNOTAVAIL else ""
@@ -272,6 +296,11 @@ class FastTransport:
         except asyncio.CancelledError:
             sock.close()
             raise
+        assert connection.transport is not None
+        if connection.unasked:
+            raise Failure("connect", f"{where} spoke before it was asked: {foreign(connection.unasked)}")
+        if connection.lost or connection.transport.is_closing():
+            raise Failure("disconnected", f"{where} took the connection and closed it at once")
         if self._tls is not None:
             connection.socket = None  # the bytes must go through TLS
         self.opened += 1

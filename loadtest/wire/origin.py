@@ -3,11 +3,14 @@
 import ipaddress
 import socket
 import threading
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from loadtest.errors import TargetError, UsageError
+
+# What may stand in a path as it is (RFC 3986); a blank or a letter beyond ASCII would break the request line.
+_PATH_SIGNS = "/:@!$&'()*+,;=-._~%"
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -49,12 +52,25 @@ def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
         raise UsageError(f"URL {url!r}: {error}; write it like http://127.0.0.1:8000") from None
     if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"URL {url!r}: not an http(s) address; write it like http://127.0.0.1:8000")
-    prefix = parts.path.rstrip("/")
+    if port == 0:
+        raise UsageError(f"URL {url!r}: port 0 is no port; write it like http://127.0.0.1:8000")
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError as error:
+            raise UsageError(f"URL {url!r}: {host!r} is not a host name ({error})") from None
+    prefix = quote(parts.path.rstrip("/"), safe=_PATH_SIGNS)
     for known in (*api_paths, "/v1"):
         if prefix.endswith(known):
             prefix = prefix[: -len(known)].rstrip("/")
             break
-    return Origin(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, parts.query)
+    return Origin(
+        parts.scheme,
+        host,
+        port or (443 if parts.scheme == "https" else 80),
+        prefix,
+        quote(parts.query, safe=_PATH_SIGNS + "?"),
+    )
 
 
 def resolve(origin: Origin, timeout_s: float) -> str:

@@ -8,10 +8,20 @@ import httptools
 from loadtest.wire.exchange import Exchange
 
 NO_STATUS = 0
+_GZIP_OR_ZLIB = 32 + 15  # whichever its header says
 
 
 class ResponseError(Exception):
     """The bytes are not an HTTP/1.1 response, or its coding is one we cannot undo."""
+
+
+def foreign(first: bytes) -> str:
+    """What the first bytes of something that is not an HTTP/1.1 response seem to be, in words for a person."""
+    if first[:2] in (b"\x15\x03", b"\x16\x03"):  # a TLS record: alert or handshake, version 3.x
+        return "the server speaks TLS here; write the URL with https://"
+    if first[3:4] in (b"\x04", b"\x07") and first[5:9] == b"\0\0\0\0":  # a frame of stream 0: SETTINGS or GOAWAY
+        return "the server speaks only HTTP/2; loadtest needs HTTP/1.1"
+    return f"it begins with {first[:40]!r}"
 
 
 class Response:
@@ -28,6 +38,10 @@ class Response:
         self.on_body = self._pieces.append  # httptools calls the list itself: no Python frame per chunk
         self._parser = httptools.HttpResponseParser(self)
 
+    def on_message_begin(self) -> None:
+        if self.whole:  # a second response in the read that ended ours: stop, it is not ours
+            raise ResponseError("bytes after the end of the response")
+
     def on_status(self, reason: bytes) -> None:
         self.reason += reason.decode("latin-1")
 
@@ -41,9 +55,9 @@ class Response:
         if self.status < 200:
             return
         self.head_seen = True
-        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        coding = self.headers.get("content-encoding", "").strip().lower() or "identity"
         if coding in ("gzip", "x-gzip", "deflate"):
-            self._inflate = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, whichever its header says
+            self._inflate = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
         elif coding != "identity":
             raise ResponseError(f"the body is coded as {coding!r}, which was not offered")
 
@@ -64,22 +78,47 @@ class Response:
         reads, pieces = exchange.reads, self._pieces
         exchange.reads = []
         for i in range(0, len(reads), 2):
+            if self.whole:
+                return  # bytes after the end are no part of the response
+            fault: ResponseError | None = None
             try:
                 self._parser.feed_data(reads[i + 1])
             except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-                cause = error.__context__ if isinstance(error.__context__, ResponseError) else None
-                raise cause or ResponseError(f"not an HTTP/1.1 response ({error})") from None
-            if not pieces:
-                continue
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            if self._inflate is not None:
-                try:
-                    body = self._inflate.decompress(body)
-                except zlib.error as error:
-                    raise ResponseError(f"the compressed body is damaged ({error})") from None
-            if body:
-                yield reads[i], body  # type: ignore[misc]  # reads alternates stamps and bytes
+                if not self.whole:
+                    fault = self._fault(error, b"".join(reads[1 : i + 2 : 2]))  # type: ignore[arg-type]
+            if pieces:
+                body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces.clear()
+                if self._inflate is not None:
+                    body = self._inflated(body)
+                if body:
+                    yield reads[i], body  # type: ignore[misc]  # reads alternates stamps and bytes
+            if fault is not None:
+                raise fault
+
+    def _fault(self, error: Exception, read: bytes) -> ResponseError:
+        if isinstance(error.__context__, ResponseError):
+            return error.__context__
+        if self.head_seen:
+            return ResponseError(f"the framing of the body is damaged ({error})")
+        if isinstance(error, httptools.HttpParserUpgrade):
+            return ResponseError("the server switched to another protocol (101), which nobody asked for")
+        if read.startswith(b"HTTP/1."):
+            return ResponseError(f"not an HTTP/1.1 response ({error})")
+        return ResponseError(f"not an HTTP/1.1 response: {foreign(read)}")
+
+    def _inflated(self, body: bytes) -> bytes:
+        """Undo the compression, as far as the bytes go; each flush of the server may be a gzip member of its own."""
+        out = b""
+        try:
+            while body:
+                assert self._inflate is not None
+                out += self._inflate.decompress(body)
+                if body := self._inflate.unused_data:
+                    self._inflate = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+        except zlib.error as error:
+            raise ResponseError(f"the compressed body is damaged ({error})") from None
+        return out
 
     @property
     def close_delimited(self) -> bool:

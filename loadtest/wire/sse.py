@@ -19,7 +19,7 @@ class EventStream:
     __slots__ = ("_rest", "_skip_lf", "_started")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # the event that is not whole yet, in pieces: joining each time would be quadratic
         self._skip_lf = False
         self._started = False
 
@@ -32,8 +32,15 @@ class EventStream:
         if b"\r" in piece:
             self._skip_lf = piece[-1] == 0x0D
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        buffer = self._rest + piece if self._rest else piece
-        *blocks, self._rest = buffer.split(b"\n\n")
+        if rest := self._rest:
+            if b"\n\n" not in piece and not (piece.startswith(b"\n") and rest[-1].endswith(b"\n")):
+                if piece:
+                    rest.append(piece)
+                return []
+            rest.append(piece)
+            piece = b"".join(rest)
+        *blocks, last = piece.split(b"\n\n")
+        self._rest = [last] if last else []
         events = []
         for block in blocks:
             if block.startswith(b"data: ") and b"\n" not in block:
@@ -45,8 +52,8 @@ class EventStream:
 
     def finish(self) -> list[bytes]:
         """The data of a last event that no blank line closed, if it has any."""
-        data = self._block(self._rest)
-        self._rest = b""
+        data = self._block(b"".join(self._rest))
+        self._rest = []
         return [] if data is None else [data]
 
     def _block(self, block: bytes) -> bytes | None:
