@@ -60,8 +60,8 @@ LevelEnd = Literal["completed", "interrupted", "unusable", "worker_lost"]
 class LevelRun(msgspec.Struct, frozen=True):
     """How a level went as the generator saw it; the requests themselves are in the journal.
 
-    ``sending_ended_ms`` and ``ended_ms`` count from the level's t0. ``held_concurrency`` is the time-weighted mean
-    number of closed-loop slots that had a request in flight, over the window, or None for an open loop.
+    ``sending_ended_ms`` and ``ended_ms`` count from the level's t0. ``scheduled`` is the number of requests that
+    became due, by the workers' own count; None when a worker was lost with its count.
     """
 
     level: int
@@ -69,4 +69,5 @@ class LevelRun(msgspec.Struct, frozen=True):
     sending_ended_ms: float
     ended_ms: float
     workers: list[WorkerHealth]
+    scheduled: int | None = None
     reason: str | None = None

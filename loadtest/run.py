@@ -96,6 +96,7 @@ def run(options: Options, progress: Progress) -> Outcome:
             result = _begun(options, resolved, facts, redact)
             _write_scenario(folder, resolved)
             played: list[LevelResult] = []
+            write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
             error: LoadtestError | None = None
             offset = 0
             try:
@@ -236,7 +237,7 @@ def _ended_badly(level: Level, went: LevelRun, records: Sequence[Record]) -> Loa
 @contextlib.contextmanager
 def _output_folder(asked: Path | None, name: str) -> Iterator[Path]:
     """A new folder for the result; taken away again if the run could not begin and left nothing in it."""
-    folder = asked or Path("results") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder = asked or _new_folder(f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     try:
         if folder.is_dir() and any(folder.iterdir()):
             raise UsageError(f"the output folder {folder} is not empty; name a new one with -o")
@@ -252,6 +253,12 @@ def _output_folder(asked: Path | None, name: str) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # something else has come to lie in it: leave it
                 folder.rmdir()
         raise
+
+
+def _new_folder(name: str) -> Path:
+    """A folder under results/ that is not there yet: two runs may begin within a second."""
+    names = (name, *(f"{name}-{number}" for number in range(2, 100)))
+    return next(folder for name in names if not (folder := Path("results") / name).exists())
 
 
 def _write_scenario(folder: Path, resolved: Resolved) -> None:

@@ -550,6 +550,8 @@ def _contradictions(level: Level, records: Sequence[Record], columns: Columns, r
     repeated = len(records) - len({r.id for r in records})
     if repeated:
         found.append(f"{repeated} requests are recorded twice")
+    if run is not None and run.scheduled not in {None, len(records)}:
+        found.append(f"{run.scheduled} requests became due and {len(records)} are recorded")
     complete = run is not None and run.end == "completed"
     if complete and level.duration_s is None and level.requests not in {None, len(records)}:
         found.append(f"{level.requests} requests were scheduled and {len(records)} recorded")

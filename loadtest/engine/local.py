@@ -103,6 +103,7 @@ class LocalEngine:
             sending_ended_ms=max((message.sending_ended_ms for message in done), default=0.0),
             ended_ms=max((message.ended_ms for message in done), default=0.0),
             workers=[message.health for message in done],
+            scheduled=sum(message.scheduled for message in done) if len(done) == count else None,
             reason=reason,
         )
 

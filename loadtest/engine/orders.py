@@ -64,6 +64,7 @@ class Done(msgspec.Struct, frozen=True):
     """The slice has been played and every record of it is in the journal."""
 
     health: WorkerHealth
+    scheduled: int
     sending_ended_ms: float
     ended_ms: float
     unusable: str | None  # set when the target refused everything: the server's own words

@@ -72,6 +72,7 @@ class Play:
         self._cut_handle: asyncio.TimerHandle | None = None
         self._sending_ended = 0
         self._last_done = 0
+        self._scheduled = 0
         self._finished: asyncio.Future[None] | None = None
         self._ok = self._failed = self._output_tokens = 0
         self._refusals: int | None = 0  # as long as there was nothing else
@@ -160,6 +161,7 @@ class Play:
         self._tell(
             Done(
                 health,
+                self._scheduled,
                 self._ms(self._sending_ended),
                 self._ms(max(self._last_done, self._sending_ended)),
                 self._unusable,
@@ -199,6 +201,7 @@ class Play:
         self._ready_bytes -= len(payload)
         exchange = Exchange(payload, intended, self._ended, self._part, request)
         self._in_flight[exchange] = None
+        self._scheduled += 1
         self._transport.send(exchange)
         self._left -= 1
         if not self._left:

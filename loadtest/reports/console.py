@@ -7,6 +7,7 @@ from io import StringIO
 from itertools import groupby, pairwise
 from typing import Literal, NamedTuple
 
+from loadtest.errors import EXIT_INTERRUPTED
 from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, failure, figure, percentile, tokens
 from loadtest.reports.finding import finding
 from loadtest.result import Counts, LevelResult, Result, TokenLengths
@@ -31,7 +32,8 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     page = _Page(width, color)
     page.paragraphs(_conditions(result))
     if not result.complete:
-        page.paragraphs(["The run did not finish: this is what it had measured until then."], style="yellow")
+        what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
+        page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
     shown = page.table(_columns(levels), _sections(levels)) if levels else []
     page.paragraphs(_footnotes(shown), style="dim")
     page.paragraphs([finding(result)], style="bold")

@@ -1,0 +1,48 @@
+"""What many tests need: the real command in a process of its own, and a real server to play against."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a user who has set nothing, with a cache folder of the tests' own."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADTEST_", "COV"))}
+    return {**kept, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture
+def loadtest(environment: dict[str, str], tmp_path: Path) -> Command:
+    """Runs ``loadtest`` in an empty folder and returns what it printed and its exit code."""
+
+    def run(*arguments: str, timeout: float = 120, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "loadtest", *arguments],
+            cwd=tmp_path, env={**environment, **variables}, capture_output=True, text=True, timeout=timeout,
+            check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(environment: dict[str, str]) -> Iterator[str]:
+    """The URL of a bundled server with the tiny model, in a process of its own."""
+    command = [sys.executable, "-m", "servers", "--model", "tiny", "--port", "0", "--exit-on-stdin-close"]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.search(r"http://\S+", line)
+        assert match, f"the server did not start: {line!r}"
+        yield match[0]
+        process.terminate()

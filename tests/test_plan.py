@@ -1,0 +1,98 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest import plan, scenario
+from loadtest.errors import UsageError
+from loadtest.level import Batching, Level
+from loadtest.scenario.model import Override
+from loadtest.schedule import Load
+from loadtest.workload.lengths import Length
+
+
+def levels(source: str | None, *, bundled: bool = True, **flags: str) -> list[Level]:
+    overrides = {name: Override(value, "--" + name) for name, value in flags.items()}
+    return plan.levels(scenario.load(source, overrides).scenario, bundled=bundled)
+
+
+def level(**given: Any) -> Level:
+    values = {
+        "index": 3, "name": "", "load": Load("poisson", rate_per_s=50.0), "batching": None,
+        "input_tokens": Length(10, 20), "output_tokens": Length(5, 9), "duration_s": 2.0, "requests": None,
+        "warmup_s": 0.0, "grace_s": 1.0,
+    }  # fmt: skip
+    return Level(**{**values, **given})
+
+
+def test_the_quickstart_is_nine_levels_and_three_policies() -> None:
+    found = levels("quickstart")
+    assert len(found) == 12
+    assert [level.index for level in found] == list(range(12))
+    assert len({level.name for level in found}) == 12
+    assert {level.batching for level in found[9:]} == {
+        Batching("dynamic", 16, 50.0), Batching("static", 16, 50.0), Batching("none", 1, 50.0),
+    }  # fmt: skip
+
+
+def test_against_a_url_batching_collapses_and_no_level_is_played_twice() -> None:
+    found = levels("quickstart", bundled=False)
+    assert [level.load.concurrency for level in found] == [1, 4, 16]
+    assert {level.batching for level in found} == {None}
+
+
+def test_flags_choose_the_axes() -> None:
+    found = levels("quickstart", max_batch_size="2,8", scheduler="continuous,none", concurrency="3")
+    assert [str(level.batching) for level in found] == ["continuous 2", "continuous 8", "none"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "warmup_s"),
+    [
+        ({}, 3.0),
+        ({"duration": "600s"}, 30.0),
+        ({"duration": "4s"}, 1.0),
+        ({"duration": "1s"}, 0.1),
+        ({"duration": "10s", "warmup": "2s"}, 2.0),
+        ({"requests": "10"}, 0.0),
+        ({"requests": "10", "duration": "60s"}, 0.0),
+    ],
+)
+def test_the_warm_up_is_a_tenth_within_bounds_and_none_for_a_number_of_requests(
+    flags: dict[str, str], warmup_s: float
+) -> None:
+    assert levels(None, **flags)[0].warmup_s == pytest.approx(warmup_s)
+
+
+def test_the_grace_is_the_timeout_unless_given() -> None:
+    assert levels(None, timeout="7s")[0].grace_s == 7
+    assert levels(None, timeout="7s", grace="1s")[0].grace_s == 1
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="warm"):
+        levels(None, duration="2s", warmup="2s")
+
+
+@given(st.integers(1, 8), st.integers(0, 2**31))
+def test_the_requests_are_the_same_for_any_number_of_workers(workers: int, seed: int) -> None:
+    asked = level(requests=40)
+    alone = {r.id: (r.input_tokens, r.output_tokens, r.rng.random()) for r in plan.requests(asked, seed, 0, 1)}
+    shared = {
+        r.id: (r.input_tokens, r.output_tokens, r.rng.random())
+        for worker in range(workers)
+        for r in plan.requests(asked, seed, worker, workers)
+    }
+    assert alone == shared
+
+
+@given(st.integers(1, 8), st.integers(0, 2**31))
+def test_the_due_times_are_the_same_for_any_number_of_workers(workers: int, seed: int) -> None:
+    alone = list(plan.due_times(level(), seed, 0, 1))
+    assert sorted(at for worker in range(workers) for at in plan.due_times(level(), seed, worker, workers)) == alone
+
+
+def test_the_slots_of_a_closed_loop_are_shared_out_whole() -> None:
+    asked = level(load=Load("closed", concurrency=7))
+    assert [plan.slots(asked, worker, 3) for worker in range(3)] == [3, 2, 2]
