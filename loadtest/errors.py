@@ -6,7 +6,8 @@
     ├── TargetError         1   the target is unreachable or unusable, or every request failed
     ├── ServerError         3   the bundled server could not start, or died
     ├── ResultError         1   the result folder cannot be written or read
-    └── WorkerLost         97   a load generator process died: the measurement is unsound
+    ├── WorkerLost         97   a load generator process died: the measurement is unsound
+    └── Aborted            99   the run was ended by its --abort-on rule
 
 The exit codes are docs/metrics.md's. Each message says what was wrong, where, and the mend.
 """
@@ -56,6 +57,12 @@ class WorkerLost(LoadtestError):
     """A load generator process ended before its level did."""
 
     exit_code = EXIT_INVALID
+
+
+class Aborted(LoadtestError):
+    """The target did so badly that the run's own rule ended it."""
+
+    exit_code = 99
 
 
 def worst_exit_code(codes: list[int]) -> int:

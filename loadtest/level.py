@@ -52,9 +52,12 @@ class WorkerHealth(msgspec.Struct, frozen=True):
     reads: int  # reads from the sockets
     coalesced_reads: int  # of these, reads that completed more than one stream event
     connections_opened: int
+    error_bar_p50_ms: float | None = None  # how long bytes lay in the kernel before we read them; None: not sampled
+    error_bar_p99_ms: float | None = None
+    no_free_port: int = 0  # connections that failed because this host had no port left
 
 
-LevelEnd = Literal["completed", "interrupted", "unusable", "worker_lost"]
+LevelEnd = Literal["completed", "interrupted", "aborted", "unusable", "worker_lost"]
 
 
 class LevelRun(msgspec.Struct, frozen=True):

@@ -52,6 +52,7 @@ CLOCK_SLACK_MS = 1.0
 _STATUS: dict[str, Status] = {
     "completed": "ok",
     "interrupted": "aborted",
+    "aborted": "aborted",
     "unusable": "aborted",
     "worker_lost": "degraded",
 }
