@@ -166,6 +166,8 @@ class Reading:
 def _failed(kind: str) -> Outcome:
     if kind == "timeout":
         return "timed_out"
+    if kind in ("dropped", "never_sent"):
+        return "never_sent"
     return "cancelled" if kind == "cancelled" else "transport_error"
 
 

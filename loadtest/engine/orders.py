@@ -24,6 +24,9 @@ class Wiring(msgspec.Struct, frozen=True):
     stall_timeout_s: float
     journal: str
     seed: int
+    max_in_flight: int | None = None  # of the whole run, as is the next
+    max_rate_per_s: float | None = None
+    drop_when_full: bool = False
 
 
 class Prepare(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from loadtest import __version__
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading
+from loadtest.engine.gate import Gate
 from loadtest.engine.journal import Journal
 from loadtest.engine.orders import Done, Prepare, Snapshot, Wiring
 from loadtest.engine.timer import DeadlineTimer
@@ -25,8 +26,12 @@ from loadtest.wire.fast import FastTransport
 from loadtest.wire.origin import parse
 from loadtest.workload.prompts import writer
 
-_SLICE_NS = 1_000_000  # of decoding or preparing at a time, between which waiting bytes are read
-_GAP_S = 0.002
+_SLICE_NS = 250_000  # of decoding or preparing at a time, between which waiting bytes are read
+_QUIET_NS = 200_000  # no read for so long: nothing is coming just now
+_PATIENCE_NS = 4_000_000  # as long as bytes keep coming, a slice waits for quiet at most this long
+_GAP_S = 0.001
+_BACKLOG = 1500  # with more exchanges than this to decode it waits no more; with twice as many, all else does
+_SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
 _READY_LEAST = 256  # requests made ahead of need
 _READY_BYTES = 64 << 20
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
@@ -66,8 +71,18 @@ class Play:
         self._t0 = 0
         self._issuing = True
         self._in_flight: dict[Exchange, None] = {}
+        cap, rate = wiring.max_in_flight, wiring.max_rate_per_s
+        self._gate = Gate(
+            None if cap is None else max(1, share(cap, order.worker, order.workers)),
+            None if rate is None else rate / order.workers,
+            drop=wiring.drop_when_full,
+            send=self._send,
+            refuse=lambda exchange: self._never_send(exchange, Failure("dropped", f"{cap} requests were in flight")),
+        )
         self._backlog: deque[Exchange] = deque()
         self._working = False
+        self._waiting_since = 0  # the next slice
+        self._slots_open = 0
         self._timer: DeadlineTimer | None = None
         self._cut_handle: asyncio.TimerHandle | None = None
         self._sending_ended = 0
@@ -127,6 +142,8 @@ class Play:
         duration_s = self._level.duration_s
         ends = [loop.call_at(loop.time() + self._until(t0_ns) + duration_s, self._end_sending)] if duration_s else []
         watches = [asyncio.ensure_future(watch) for watch in (self._watch_lag(), self._watch_time(), self._report())]
+        if self._gate.task is not None:
+            watches.append(self._gate.task)
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
@@ -146,6 +163,7 @@ class Play:
                     handle.cancel()
             for watch in watches:
                 watch.cancel()
+            self._gate.close()
             self._timer.close()
             self._journal.close()
         lags = sorted(self._lags) or [0.0]
@@ -171,13 +189,20 @@ class Play:
     def stop(self, grace_s: float) -> None:
         """Send nothing more, and give what is in flight so long."""
         self._end_sending(min(grace_s, self._level.grace_s))
+        self._abandon()
 
     def _until(self, at_ns: int) -> float:
         return max(0.0, (at_ns - perf_counter_ns()) / 1e9)
 
     def _closed_start(self) -> None:
-        for _ in range(self._slots):
-            self._issue(self._t0)
+        assert self._timer is not None
+        while self._slots_open < self._slots:
+            due = self._t0 + self._slots_open * _SLOT_STEP_NS
+            if due > perf_counter_ns():
+                self._timer.arm(due)
+                return
+            self._slots_open += 1
+            self._issue(due)
 
     def _next_arrival(self) -> None:
         due_s = next(self._due, None)
@@ -199,19 +224,27 @@ class Play:
             self._make()
         request, payload = self._ready.popleft()
         self._ready_bytes -= len(payload)
-        exchange = Exchange(payload, intended, self._ended, self._part, request)
-        self._in_flight[exchange] = None
         self._scheduled += 1
-        self._transport.send(exchange)
+        self._gate.admit(Exchange(payload, intended, self._ended, self._part, request))
         self._left -= 1
         if not self._left:
             self._end_sending()
         elif len(self._ready) < self._ready_least // 2:
             self._work_soon()
 
+    def _send(self, exchange: Exchange) -> None:
+        self._in_flight[exchange] = None
+        self._transport.send(exchange)
+
+    def _never_send(self, exchange: Exchange, failure: Failure) -> None:
+        exchange.failure = failure
+        exchange.done = perf_counter_ns()
+        self._part(exchange)
+
     def _ended(self, exchange: Exchange) -> None:
         """An exchange has ended: its slot is free. Reading it can wait."""
         del self._in_flight[exchange]
+        self._gate.ended()
         self._last_done = exchange.done
         self._part(exchange)
         if self._issuing and self._level.load.kind == "closed":
@@ -235,10 +268,17 @@ class Play:
         self._work_soon()  # ends the level if nothing is in flight
 
     def _cut(self, grace_s: float) -> None:
+        self._abandon()
         failure = Failure("cancelled", f"cut off: still unanswered {grace_s:g} s after the sending had ended")
         for exchange in list(self._in_flight):
             self._transport.cancel(exchange, failure)
         self._work_soon()
+
+    def _abandon(self) -> None:
+        """What is due and still held back is never sent."""
+        failure = Failure("never_sent", "held back by --max-in-flight or --max-rate until the level had ended")
+        for exchange in self._gate.abandon():
+            self._never_send(exchange, failure)
 
     # -- afterwards: reading, recording, preparing
 
@@ -251,23 +291,31 @@ class Play:
     def _work_soon(self) -> None:
         if not self._working:
             self._working = True
+            self._waiting_since = perf_counter_ns()
             asyncio.get_running_loop().call_later(_GAP_S, self._work)
 
     def _work(self) -> None:
-        """Work off the backlog for a moment; the loop reads what has come in before the next one."""
-        until = perf_counter_ns() + _SLICE_NS
+        """Work off the backlog for a moment, best while no bytes come: a server's step sends to all streams at once."""
+        loop, backlog = asyncio.get_running_loop(), self._backlog
+        now = perf_counter_ns()
+        quiet = now - self._transport.last_read > _QUIET_NS
+        if not quiet and now - self._waiting_since < _PATIENCE_NS and len(backlog) <= _BACKLOG:
+            loop.call_later(_GAP_S, self._work)
+            return
+        until = now + _SLICE_NS
         try:
-            while self._backlog and perf_counter_ns() < until:
-                self._read(self._backlog.popleft())
-            while self._issuing and not self._backlog and self._wants_more() and perf_counter_ns() < until:
+            while backlog and (perf_counter_ns() < until or len(backlog) > 2 * _BACKLOG):
+                self._read(backlog.popleft())
+            while self._issuing and not backlog and self._wants_more() and perf_counter_ns() < until:
                 self._make()
         except LoadtestError as error:
             self._fail(error)
             return
-        self._working = False
-        if self._backlog or (self._issuing and self._wants_more()):
-            self._work_soon()
+        if backlog or (self._issuing and self._wants_more()):
+            self._waiting_since = perf_counter_ns()
+            loop.call_soon(self._work)  # after the loop has read what has come in
         else:
+            self._working = False
             self._finish_if_drained()
 
     def _fail(self, fault: object) -> None:
@@ -282,7 +330,7 @@ class Play:
             self._fail(fault)
 
     def _finish_if_drained(self) -> None:
-        done = not (self._issuing or self._in_flight or self._backlog)
+        done = not (self._issuing or self._in_flight or self._backlog or len(self._gate))
         if done and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
@@ -357,14 +405,14 @@ class Play:
             token_source="usage" if output_tokens is not None else None,
             events=len(stamps),
             finish_reason=answer.finish_reason,
-            itl_ms=[round((b - a) / 1e6, 4) for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
+            itl_ms=[(b - a + 50) // 100 / 1e4 for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
             bytes_in=reading.bytes_in,
             bad_events=answer.bad_events,
             resent=exchange.resent,
         )
 
     def _ms(self, stamp: int) -> float:
-        return round((stamp - self._t0) / 1e6, 4)
+        return (stamp - self._t0 + 50) // 100 / 1e4  # as round(…, 4) does, at a fifth of the cost
 
     def _ms_or_none(self, stamp: int) -> float | None:
         return self._ms(stamp) if stamp else None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-FailureKind = Literal["connect", "tls", "reset", "disconnected", "timeout", "cancelled"]
+FailureKind = Literal["connect", "tls", "reset", "disconnected", "timeout", "cancelled", "dropped", "never_sent"]
 
 
 class Failure(Exception):
@@ -21,13 +21,14 @@ class Exchange:
     ``reads`` is flat, ``[stamp, bytes, stamp, bytes, …]``: what the socket gave, stamped as it left it. Nothing in
     it has been decoded; a decoder works it off later, in parts if it grows long. ``last`` is the newest stamp.
     ``wait_ns`` is time spent not sending for a reason that is not the generator's lateness: opening a connection
-    (``connect_ns``, also part of it) or standing behind a cap. ``complete`` tells that the transport saw the response
-    end by HTTP's own framing; without it and without a ``failure``, the peer closed the connection after ``reads``.
+    (``connect_ns``, also part of it) or standing behind a cap (since ``held_since``). ``complete`` tells that the
+    transport saw the response end by HTTP's own framing; without it and without a ``failure``, the peer closed the
+    connection after ``reads``.
     """
 
     __slots__ = (
-        "carrier", "complete", "connect_ns", "connected", "decoder", "done", "failure", "intended", "last", "on_end",
-        "on_part", "payload", "queued", "reads", "resent", "sent", "tag", "wait_ns",
+        "carrier", "complete", "connect_ns", "connected", "decoder", "done", "failure", "held_since", "intended",
+        "last", "on_end", "on_part", "payload", "queued", "reads", "resent", "sent", "tag", "wait_ns",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class Exchange:
         self.connected = 0
         self.connect_ns = 0
         self.wait_ns = 0
+        self.held_since = 0
         self.done = 0
         self.last = 0
         self.carrier: object = None  # the transport's own: what carries this exchange just now
