@@ -12,6 +12,7 @@ the next read, the closing of the connection or the stall timeout then brings it
 
 import asyncio
 import errno
+import os
 import re
 import socket
 import ssl
@@ -61,7 +62,7 @@ class _Connection(asyncio.Protocol):
             self.unasked = data
             self.close()  # bytes nobody asked for: the connection cannot be trusted with the next request
             return
-        exchange.last = now
+        exchange.last = self.pool.last_read = now
         reads = exchange.reads
         reads.append(now)
         reads.append(data)
@@ -176,6 +177,7 @@ class FastTransport:
     def __init__(self, origin: Origin, address: str, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
         self.free: dict[_Connection, None] = {}  # newest last, and used first
         self.opened = 0
+        self.last_read = 0  # the newest stamp of all connections
         self._origin = origin
         self._address = address
         self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -291,8 +293,10 @@ class FastTransport:
             raise Failure("tls", f"TLS with {where} failed: {error}") from None
         except OSError as error:
             sock.close()
+            # asyncio puts "Connect call failed" where the system's own words should be.
+            cause = os.strerror(error.errno) if (error.errno or 0) > 0 else str(error) or type(error).__name__
             hint = "; no free local port is left" if error.errno == errno.EADDRNOTAVAIL else ""
-            raise Failure("connect", f"connection to {where} failed: {error.strerror or error}{hint}") from None
+            raise Failure("connect", f"connection to {where} failed: {cause}{hint}") from None
         except asyncio.CancelledError:
             sock.close()
             raise

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import httptools
 
@@ -36,7 +37,7 @@ class Response:
         self._pieces: list[bytes] = []
         self._inflate: zlib._Decompress | None = None
         self.on_body = self._pieces.append  # httptools calls the list itself: no Python frame per chunk
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
 
     def on_message_begin(self) -> None:
         if self.whole:  # a second response in the read that ended ours: stop, it is not ours
@@ -95,6 +96,8 @@ class Response:
                     yield reads[i], body  # type: ignore[misc]  # reads alternates stamps and bytes
             if fault is not None:
                 raise fault
+        if self.whole:
+            self._parser = None  # parser and response hold each other: without this, only a pause of the GC frees them
 
     def _fault(self, error: Exception, read: bytes) -> ResponseError:
         if isinstance(error.__context__, ResponseError):

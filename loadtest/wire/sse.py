@@ -25,6 +25,15 @@ class EventStream:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of each event that this piece completes, in order; events without data are left out."""
+        if (
+            piece.startswith(b"data: ")
+            and piece.find(b"\n") == len(piece) - 2
+            and piece.endswith(b"\n\n")
+            and not (self._rest or self._skip_lf)
+            and b"\r" not in piece
+        ):
+            self._started = True
+            return [piece[6:-2]]  # one whole event and nothing else: what nearly every read of a token stream is
         if self._skip_lf and piece:  # the last piece ended in CR; an LF now belongs to it
             self._skip_lf = False
             if piece[0] == 0x0A:
