@@ -45,6 +45,7 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
+    message: _Delta | None = None  # a delta's place in an answer that comes whole
 
 
 class _Chunk(msgspec.Struct):
@@ -119,24 +120,34 @@ class OpenAI:
             ValueError: it is not one; the message says what it is.
         """
         try:
+            chunk = _decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            chunk = _Chunk()
+        if not chunk.choices or chunk.error:
+            chunk = self._unusual(answer, body)
+        if chunk.usage is not None:
+            answer.usage = _usage(chunk.usage)
+        for choice in chunk.choices or ():
+            choice.delta = choice.delta or choice.message
+            answer.finish_reason = choice.finish_reason or answer.finish_reason
+            _take(answer, choice, 0)
+        answer.ended = answer.error is None
+
+    def _unusual(self, answer: Answer, body: bytes) -> _Chunk:
+        """A whole answer that the fast way does not know: an error, or what is understood of it."""
+        try:
             reply = _read(body)
         except ValueError:
             raise ValueError(f"the body is not JSON: {_words(body)}") from None
         if (error := _error(body)) is not None:
             answer.error = error
-            return
+            return _Chunk()
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
             raise ValueError(f"the body is not a completion: {_words(body)}")
         for choice in reply["choices"]:
             if isinstance(choice, dict) and "delta" not in choice:
                 choice["delta"] = choice.get("message")
-        chunk = _lenient(reply)
-        if chunk.usage is not None:
-            answer.usage = _usage(chunk.usage)
-        for choice in chunk.choices or ():
-            answer.finish_reason = choice.finish_reason or answer.finish_reason
-            _take(answer, choice, 0)
-        answer.ended = True
+        return _lenient(reply)
 
 
 def error_text(body: bytes) -> str | None:
