@@ -24,36 +24,26 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from time import perf_counter_ns
 from typing import Any, Literal, NoReturn
 from urllib.parse import parse_qs
 
 import click
-import msgspec
 
+from servers import canned
+from servers.account import Account
+from servers.canned import Asked, Kind, Refusal
 from servers.errors import StartError
 
 HOST = "127.0.0.1"
-MODEL = "fake"
-
 Jitter = Literal["none", "exp", "lognormal"]
-Kind = Literal["chat", "completions"]
 
-_KINDS: dict[bytes, Kind] = {b"/v1/chat/completions": "chat", b"/v1/completions": "completions"}
-_METHODS = {**dict.fromkeys(_KINDS, b"POST"), b"/v1/models": b"GET", b"/health": b"GET", b"/truth": b"GET",
-            b"/reset": b"POST"}  # fmt: skip
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 411: "Length Required",
-            413: "Content Too Large", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}  # fmt: skip
-_WORDS = "alpha bravo delta hotel india romeo tango zebra north south river stone cloud green amber white".split()
-
-_HEAD_LIMIT = 64 << 10
-_BODY_LIMIT = 16 << 20
-_TOKENS_LIMIT = 1_000_000
+_METHODS = {
+    **dict.fromkeys(canned.KINDS, b"POST"), b"/v1/models": b"GET", b"/health": b"GET", b"/truth": b"GET",
+    b"/reset": b"POST",
+}  # fmt: skip
 _SIGMA = 0.5  # of the lognormal's logarithm
 _TICK_S = 100e-6  # what is due within one is written together: a thousand streams then wake it 10,000 times a second
 _WRITES_A_ROUND = 64  # about half a millisecond, after which requests are read
@@ -81,233 +71,6 @@ class Settings:
     capacity_per_s: float | None = None
 
 
-class Tally:
-    """How often a duration occurred, in whole µs: exact percentiles in bounded memory."""
-
-    def __init__(self) -> None:
-        self.counts: defaultdict[int, int] = defaultdict(int)
-
-    def add(self, ns: int) -> None:
-        """Count one duration."""
-        self.counts[ns // 1000] += 1
-
-    def figures_ms(self) -> dict[str, float | int | None]:
-        """Count, nearest-rank p50 and p99, and the largest; null when there was none."""
-        n = sum(self.counts.values())
-        ordered = sorted(self.counts)
-        below = list(itertools.accumulate(self.counts[value] for value in ordered))
-        found: dict[str, float | int | None] = {"n": n}
-        for name, p in (("p50", Fraction(1, 2)), ("p99", Fraction(99, 100)), ("max", Fraction(1))):
-            rank = math.ceil(p * n)
-            found[name] = (
-                next(value / 1000 for value, so_far in zip(ordered, below, strict=True) if so_far >= rank)
-                if n
-                else None
-            )
-        return found
-
-
-class Account:
-    """What the server did since it began to count."""
-
-    def __init__(self) -> None:
-        self.requests = self.ok = self.injected_errors = self.refused = self.aborted = self.events = 0
-        self.first_request_ns = 0
-        self.ttft, self.itl, self.late, self.e2e, self.round = (Tally() for _ in range(5))
-        self._began_ns = perf_counter_ns()
-        self._cpu_s = time.process_time()
-
-    def truth(self) -> dict[str, Any]:
-        """The account as GET /truth gives it.
-
-        ``ttft_ms``: first token written − request read (streams). ``itl_ms``: between tokens written. ``late_ms``: a
-        token written − due, and a whole answer likewise. ``e2e_ms``: last byte written − request read. ``round_ms``:
-        how long the server was busy before it looked at its sockets again, so at most how long a request lay unread.
-        """
-        now = perf_counter_ns()
-        elapsed_s = (now - self._began_ns) / 1e9
-        first = self.first_request_ns
-        return {
-            "requests": self.requests,
-            "ok": self.ok,
-            "injected_errors": self.injected_errors,
-            "refused": self.refused,
-            "aborted": self.aborted,
-            "events": self.events,
-            "counted_s": round(elapsed_s, 6),
-            "since_first_request_s": round((now - first) / 1e9, 6) if first else None,
-            "cpu_share": round((time.process_time() - self._cpu_s) / elapsed_s, 4),
-            "ttft_ms": self.ttft.figures_ms(),
-            "itl_ms": self.itl.figures_ms(),
-            "late_ms": self.late.figures_ms(),
-            "e2e_ms": self.e2e.figures_ms(),
-            "round_ms": self.round.figures_ms(),
-        }
-
-
-# The dialect: bytes in, bytes out -------------------------------------------------------------------------------
-
-
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | list[dict[str, Any]] | None = None
-
-
-class _Body(msgspec.Struct):
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    messages: list[_Message] | None = None
-    prompt: str | list[Any] | None = None
-
-
-_decode = msgspec.json.Decoder(_Body).decode
-
-
-class Refusal(Exception):
-    """A request that is not answered: the status, and the message for its sender."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-@dataclass(frozen=True)
-class _Asked:
-    kind: Kind
-    stream: bool
-    usage: bool
-    tokens: int
-    finish_reason: str
-    prompt_tokens: int
-
-
-def _asked(kind: Kind, body: bytes, default_tokens: int) -> _Asked:
-    """What a body asks for.
-
-    Raises:
-        Refusal: it is not JSON, or a field of it cannot be meant.
-    """
-    try:
-        read = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"the body is not a request: {error}") from None
-    needed = "messages" if kind == "chat" else "prompt"
-    if getattr(read, needed) is None:
-        raise Refusal(400, f"{needed} is missing")
-    limit = read.max_tokens if read.max_completion_tokens is None else read.max_completion_tokens
-    if limit is not None and not 1 <= limit <= _TOKENS_LIMIT:
-        raise Refusal(400, f"max_tokens is {limit}; it must lie between 1 and {_TOKENS_LIMIT:,}")
-    return _Asked(
-        kind=kind,
-        stream=bool(read.stream),
-        usage=bool(read.stream_options and read.stream_options.include_usage),
-        tokens=default_tokens if limit is None else limit,
-        finish_reason="stop" if limit is None else "length",
-        prompt_tokens=_words(read),
-    )
-
-
-def _words(body: _Body) -> int:
-    """Tokens of the prompt: its words, or the ids where it is given as ids."""
-    if isinstance(body.prompt, str):
-        return len(body.prompt.split())
-    count = 0
-    for part in body.prompt or ():
-        count += len(part.split()) if isinstance(part, str) else len(part) if isinstance(part, list) else 1
-    for message in body.messages or ():
-        if isinstance(message.content, str):
-            count += len(message.content.split())
-        else:
-            count += sum(len(str(part.get("text", "")).split()) for part in message.content or ())
-    return count
-
-
-_ID = "0" * 12
-_ID_BYTES = _ID.encode()
-_CREATED = int(time.time())
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n"
-)
-_DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-
-
-def _event(kind: Kind, choices: list[dict[str, Any]], **more: Any) -> bytes:
-    """One stream event as an HTTP chunk, for the request of id ``_ID``."""
-    chat = kind == "chat"
-    event = {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-{_ID}",
-        "object": "chat.completion.chunk" if chat else "text_completion",
-        "created": _CREATED,
-        "model": MODEL,
-        "choices": choices,
-        **more,
-    }
-    data = b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _choice(kind: Kind, text: str, finish_reason: str | None, **delta: str) -> dict[str, Any]:
-    said: dict[str, Any] = {"text": text}
-    if kind == "chat":
-        said = {"delta": {**delta, **({"content": text} if finish_reason is None else {})}}
-    return {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason}
-
-
-_OPENINGS: dict[Kind, bytes] = {
-    "chat": _event("chat", [_choice("chat", "", None, role="assistant")]),
-    "completions": b"",
-}
-_EVENTS: dict[Kind, list[bytes]] = {
-    kind: [_event(kind, [_choice(kind, f" {word}", None)]) for word in _WORDS] for kind in _KINDS.values()
-}
-_ENDINGS = {
-    (kind, reason): _event(kind, [_choice(kind, "", reason)])
-    for kind in _KINDS.values()
-    for reason in ("stop", "length")
-}
-
-
-def _usage(asked: _Asked) -> dict[str, int]:
-    return {
-        "prompt_tokens": asked.prompt_tokens,
-        "completion_tokens": asked.tokens,
-        "total_tokens": asked.prompt_tokens + asked.tokens,
-    }
-
-
-def _whole(asked: _Asked, id_: bytes) -> bytes:
-    """The body of an answer that is not streamed."""
-    chat = asked.kind == "chat"
-    words = (_WORDS * (asked.tokens // len(_WORDS) + 1))[: asked.tokens]
-    text = "".join(f" {word}" for word in words)
-    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    answer = {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-{id_.decode()}",
-        "object": "chat.completion" if chat else "text_completion",
-        "created": _CREATED,
-        "model": MODEL,
-        "choices": [{"index": 0, **said, "logprobs": None, "finish_reason": asked.finish_reason}],
-        "usage": _usage(asked),
-    }
-    return msgspec.json.encode(answer)
-
-
-def _reply(status: int, body: bytes, *, close: bool) -> bytes:
-    last = b"Connection: close\r\n" if close else b""
-    return b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b" % (
-        status, _REASONS[status].encode(), len(body), last, body,
-    )  # fmt: skip
-
-
-def _error_body(message: str, kind: str, code: str | int | None = None) -> bytes:
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
-
-
 # The server -------------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +79,7 @@ class _Answer:
 
     __slots__ = ("arrived", "asked", "connection", "due", "events", "id", "last", "written")
 
-    def __init__(self, connection: "_Connection", asked: _Asked, id_: bytes, arrived: int, due: int) -> None:
+    def __init__(self, connection: "_Connection", asked: Asked, id_: bytes, arrived: int, due: int) -> None:
         self.connection = connection
         self.asked = asked
         self.id = id_
@@ -324,7 +87,7 @@ class _Answer:
         self.due = due
         self.last = 0
         self.written = 0  # tokens
-        self.events = [event.replace(_ID_BYTES, id_) for event in _EVENTS[asked.kind]] if asked.stream else []
+        self.events = canned.events(asked.kind, id_) if asked.stream else []
 
 
 class _Connection:
@@ -426,12 +189,12 @@ class Fake:
 
     def _read(self, connection: _Connection) -> None:
         try:
-            data = connection.sock.recv(_HEAD_LIMIT)
+            data = connection.sock.recv(canned.HEAD_LIMIT)
         except BlockingIOError:
             return
         except OSError:
             data = b""  # reset: gone, like one that said goodbye
-        if not data or len(connection.inbox) > _HEAD_LIMIT + _BODY_LIMIT:
+        if not data or len(connection.inbox) > canned.HEAD_LIMIT + canned.BODY_LIMIT:
             self._close(connection)
             return
         connection.inbox += data
@@ -468,7 +231,7 @@ class Fake:
         while connection.open and connection.answer is None and not connection.closing and not connection.outbox:
             arrived = perf_counter_ns()
             try:
-                request = _request(connection.inbox)
+                request = canned.request(connection.inbox)
             except Refusal as refusal:
                 connection.closing = True  # where the next request would begin is not known
                 self._refuse(connection, refusal)
@@ -484,8 +247,8 @@ class Fake:
 
     def _refuse(self, connection: _Connection, refusal: Refusal) -> None:
         self._account.refused += 1
-        body = _error_body(str(refusal), "invalid_request_error")
-        self._send(connection, _reply(refusal.status, body, close=connection.closing))
+        body = canned.error_body(str(refusal), "invalid_request_error")
+        self._send(connection, canned.reply(refusal.status, body, close=connection.closing))
 
     def _route(self, connection: _Connection, method: bytes, target: bytes, body: bytes, arrived: int) -> None:
         path, _, query = target.partition(b"?")
@@ -494,7 +257,7 @@ class Fake:
             raise Refusal(404, f"there is nothing at {path.decode('latin-1')}")
         if method != allowed:
             raise Refusal(405, f"{path.decode()} takes {allowed.decode()}, not {method.decode('latin-1')}")
-        if (kind := _KINDS.get(path)) is not None:
+        if (kind := canned.KINDS.get(path)) is not None:
             self._begin(connection, kind, body, arrived)
             return
         if path == b"/truth":
@@ -504,9 +267,9 @@ class Fake:
         elif path == b"/health":
             answer = {"status": "ok"}
         else:
-            card = {"id": MODEL, "object": "model", "created": _CREATED, "owned_by": "loadtest"}
+            card = {"id": canned.MODEL, "object": "model", "created": canned.CREATED, "owned_by": "loadtest"}
             answer = {"object": "list", "data": [card]}
-        self._send(connection, _reply(200, json.dumps(answer).encode(), close=connection.closing))
+        self._send(connection, canned.reply(200, json.dumps(answer).encode(), close=connection.closing))
 
     def _reset(self, query: str) -> dict[str, Any]:
         """Begin a new account: now, or ``after_ms`` after the next request has been read (past a warm-up)."""
@@ -524,7 +287,7 @@ class Fake:
         return {"after_ms": after_ms}
 
     def _begin(self, connection: _Connection, kind: Kind, body: bytes, arrived: int) -> None:
-        asked = _asked(kind, body, self._settings.tokens)
+        asked = canned.asked(kind, body, self._settings.tokens)
         if self._count_after_ns is not None:
             self._count_from_ns, self._count_after_ns = arrived + self._count_after_ns, None
         account = self._account
@@ -533,19 +296,16 @@ class Fake:
         self._requests += 1
         if self._settings.error_every and self._requests % self._settings.error_every == 0:
             account.injected_errors += 1
-            error = _error_body(f"one request in {self._settings.error_every} fails, as asked", "server_error", 503)
-            self._send(connection, _reply(503, error, close=connection.closing))
+            words = f"one request in {self._settings.error_every} fails, as asked"
+            error = canned.error_body(words, "server_error", 503)
+            self._send(connection, canned.reply(503, error, close=connection.closing))
             return
         begun = arrived
         if self._service_ns:
             begun = self._queue_free_ns = max(arrived, self._queue_free_ns) + self._service_ns
         due = begun + self._span(self._ttft_ns)
         if not asked.stream:
-            due += (
-                sum(self._span(self._itl_ns) for _ in range(asked.tokens - 1))
-                if self._draw
-                else self._itl_ns * (asked.tokens - 1)
-            )
+            due += sum(self._span(self._itl_ns) for _ in range(asked.tokens - 1))
         answer = connection.answer = _Answer(connection, asked, b"%012x" % self._requests, arrived, due)
         self._schedule(answer)
 
@@ -576,7 +336,8 @@ class Fake:
         """Everything of a stream that is due, in one write."""
         account, asked = self._account, answer.asked
         now = perf_counter_ns()
-        parts = [] if answer.written else [_opening(answer)]
+        connection = answer.connection
+        parts = [] if answer.written else [canned.opening(asked.kind, answer.id, close=connection.closing)]
         itl, late = account.itl.counts, account.late.counts
         begun = answer.written
         while answer.written < asked.tokens and answer.due <= now and answer.written - begun < _EVENTS_A_WRITE:
@@ -586,13 +347,12 @@ class Fake:
             else:
                 account.ttft.add(now - answer.arrived)
             answer.last = now
-            parts.append(answer.events[answer.written % len(_WORDS)])
+            parts.append(answer.events[answer.written % len(answer.events)])
             answer.written += 1
             answer.due += self._span(self._itl_ns)
         account.events += answer.written - begun
-        connection = answer.connection
         if answer.written == asked.tokens:
-            parts.append(_ending(answer))
+            parts.append(canned.ending(asked, answer.id))
             self._done(answer, now)
             self._send(connection, b"".join(parts))
             if connection.inbox:
@@ -605,7 +365,7 @@ class Fake:
 
     def _write_whole(self, answer: _Answer) -> None:
         connection = answer.connection
-        data = _reply(200, _whole(answer.asked, answer.id), close=connection.closing)
+        data = canned.reply(200, canned.whole(answer.asked, answer.id), close=connection.closing)
         now = perf_counter_ns()
         self._account.late.add(now - answer.due)
         self._done(answer, now)
@@ -619,19 +379,6 @@ class Fake:
         self._account.e2e.add(now - answer.arrived)
 
 
-def _opening(answer: _Answer) -> bytes:
-    last = b"Connection: close\r\n\r\n" if answer.connection.closing else b"\r\n"
-    return _STREAM_HEAD + last + _OPENINGS[answer.asked.kind].replace(_ID_BYTES, answer.id)
-
-
-def _ending(answer: _Answer) -> bytes:
-    asked = answer.asked
-    ending = _ENDINGS[asked.kind, asked.finish_reason]
-    if asked.usage:
-        ending += _event(asked.kind, [], usage=_usage(asked))
-    return ending.replace(_ID_BYTES, answer.id) + _DONE
-
-
 def _draws(settings: Settings) -> Callable[[], float] | None:
     """Draws of mean 1; None where nothing is drawn."""
     rng = random.Random(settings.seed)
@@ -640,45 +387,6 @@ def _draws(settings: Settings) -> Callable[[], float] | None:
     if settings.jitter == "lognormal":
         return lambda: rng.lognormvariate(-_SIGMA * _SIGMA / 2, _SIGMA)
     return None
-
-
-def _request(inbox: bytearray) -> tuple[bytes, bytes, bytes, bool] | None:
-    """Take a request off ``inbox``: method, target, body, and whether the connection ends with it; None if not whole.
-
-    Raises:
-        Refusal: these bytes are no request that can be taken in, and what follows them has no known start.
-    """
-    end = inbox.find(b"\r\n\r\n")
-    if end < 0 or end > _HEAD_LIMIT:
-        if len(inbox) > _HEAD_LIMIT:
-            raise Refusal(431, f"the request's head is longer than {_HEAD_LIMIT:,} bytes")
-        return None
-    head = bytes(inbox[: end + 2])
-    line, _, _ = head.partition(b"\r\n")
-    words = line.split(b" ")
-    if len(words) != 3 or words[2] != b"HTTP/1.1":
-        raise Refusal(400, "the request line is not one of HTTP/1.1")
-    fields = head.lower()
-    if b"\r\ntransfer-encoding:" in fields:
-        raise Refusal(411, "a request needs a Content-Length: chunked bodies are not taken")
-    length = _field(fields, b"content-length") or b"0"
-    if not length.isdigit():
-        raise Refusal(400, "Content-Length is not a number")
-    size = int(length)
-    if size > _BODY_LIMIT:
-        raise Refusal(413, f"the body is longer than {_BODY_LIMIT:,} bytes")
-    start = end + 4
-    if len(inbox) < start + size:
-        return None
-    body = bytes(inbox[start : start + size])
-    del inbox[: start + size]
-    return words[0], words[1], body, _field(fields, b"connection") == b"close"
-
-
-def _field(fields: bytes, name: bytes) -> bytes:
-    """A header field's value in lower case, empty if there is none."""
-    _, found, rest = fields.partition(b"\r\n%b:" % name)
-    return rest.partition(b"\r\n")[0].strip() if found else b""
 
 
 # The process ------------------------------------------------------------------------------------------------------
@@ -728,12 +436,25 @@ def _end_with_stdin() -> None:
     threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
+class _Number(click.FloatRange):
+    """A number in a range. click alone takes "nan" for one, which lies in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--port", type=click.IntRange(0, 65_535), default=8001, help="Port on loopback; 0 takes a free one.")
-@click.option("--ttft-ms", type=click.FloatRange(0, 3_600_000), default=50.0, help="From a request to its first token.")
-@click.option("--itl-ms", type=click.FloatRange(0, 3_600_000), default=20.0, help="From a token to the next.")
+@click.option("--ttft-ms", type=_Number(0, 3_600_000), default=50.0, help="From a request to its first token.")
+@click.option("--itl-ms", type=_Number(0, 3_600_000), default=20.0, help="From a token to the next.")
 @click.option(
-    "--tokens", type=click.IntRange(1, _TOKENS_LIMIT), default=64, help="Of an answer whose request has no max_tokens."
+    "--tokens",
+    type=click.IntRange(1, canned.TOKENS_LIMIT),
+    default=64,
+    help="Of an answer whose request has no max_tokens.",
 )
 @click.option(
     "--jitter",
@@ -745,7 +466,7 @@ def _end_with_stdin() -> None:
 @click.option("--error-every", type=click.IntRange(1), metavar="N", help="Each Nth request gets a 503.")
 @click.option(
     "--capacity",
-    type=click.FloatRange(0, min_open=True),
+    type=_Number(0.001, 1_000_000),
     metavar="RATE",
     help="Requests a second of a single queue before it all: beyond that latency grows.",
 )
@@ -768,7 +489,7 @@ def main(
             _end_with_stdin()
         server = Fake(settings, listener)
         click.echo(
-            f"serving {MODEL} on http://{HOST}:{listener.getsockname()[1]} "
+            f"serving {canned.MODEL} on http://{HOST}:{listener.getsockname()[1]} "
             f"(TTFT {ttft_ms:g} ms, ITL {itl_ms:g} ms, jitter {jitter})"
         )
         # A collection over everything that was imported would hold every stream up for tens of milliseconds.
