@@ -16,12 +16,12 @@ FLOORS = [
     {"run"},
     {"engine", "reports"},
     {"plan"},
-    {"endpoints", "scenario", "summary", "result"},
+    {"endpoints", "scenario", "summary", "reconcile", "result"},
     {"wire", "records", "target", "progress"},
     {"level"},
-    {"workload", "schedule", "stats", "redact", "errors"},
+    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration"},
 ]
-PURE = {"schedule", "stats", "summary", "plan", "reports", "level", "redact", "errors"}
+PURE = {"schedule", "stats", "abort", "duration", "summary", "plan", "reports", "level", "redact", "errors"}
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
 
