@@ -23,7 +23,7 @@ import httptools
 from loadtest.errors import TargetError
 from loadtest.wire.exchange import Exchange, Failure
 from loadtest.wire.origin import Origin
-from loadtest.wire.response import ResponseError, foreign
+from loadtest.wire.response import ResponseError, foreign, http_parser
 
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked\s*\r\n", re.IGNORECASE)
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
@@ -46,7 +46,7 @@ class _Connection(asyncio.Protocol):
         self.waited = False  # has stood idle in the pool, where the server may have closed it unseen
         self.lost = False
         self.unasked = b""  # what the server said while nothing was asked
-        self._watcher = httptools.HttpResponseParser(self)
+        self._watcher = http_parser(self)
         self._unwatched: list[bytes] = []
         self._lazy = self._head_seen = self._ended = self._keep = False
 
@@ -294,7 +294,7 @@ class FastTransport:
         except OSError as error:
             sock.close()
             # asyncio puts "Connect call failed" where the system's own words should be.
-            cause = os.strerror(error.errno) if (error.errno or 0) > 0 else str(error) or type(error).__name__
+            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error) or type(error).__name__
             hint = "; no free local port is left" if error.errno == errno.EADDRNOTAVAIL else ""
             raise Failure("connect", f"connection to {where} failed: {cause}{hint}") from None
         except asyncio.CancelledError:

@@ -25,6 +25,13 @@ def foreign(first: bytes) -> str:
     return f"it begins with {first[:40]!r}"
 
 
+def http_parser(callbacks: object) -> httptools.HttpResponseParser:
+    """A parser as lenient as real servers need: padded chunk sizes, and a length beside chunks (RFC 9112, 6.3)."""
+    parser = httptools.HttpResponseParser(callbacks)
+    parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+    return parser
+
+
 class Response:
     """Reads one response incrementally: status, headers, and body pieces with the stamp of their read."""
 
@@ -37,7 +44,7 @@ class Response:
         self._pieces: list[bytes] = []
         self._inflate: zlib._Decompress | None = None
         self.on_body = self._pieces.append  # httptools calls the list itself: no Python frame per chunk
-        self._parser: Any = httptools.HttpResponseParser(self)
+        self._parser: Any = http_parser(self)
 
     def on_message_begin(self) -> None:
         if self.whole:  # a second response in the read that ended ours: stop, it is not ours
