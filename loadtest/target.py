@@ -114,14 +114,87 @@ class ServerOptions(msgspec.Struct, frozen=True):
     max_seq_len: int | None
 
 
+class ServerProcess:
+    """A server in a process of its own, which says where it serves on its first line and ends when we are gone.
+
+    ``name`` is what messages call it; ``log`` takes what it says on stderr, and goes away again if that is nothing.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+        self._name = name
+        self._command = [sys.executable, "-m", module, "--port", "0", "--exit-on-stdin-close", *arguments]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> str:
+        """Start the server, wait until it serves, and return its URL.
+
+        Raises:
+            ServerError: it ended, or did not serve in time; the message is the server's own.
+        """
+        with self._log.open("wb") as log:
+            # A session of its own, so that Ctrl-C is ours to handle; its stdin closes when we are gone.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        return self._ready_url(self._process)
+
+    def check(self) -> None:
+        """Raise ServerError if the server has ended by itself."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise ServerError(f"{self._name} ended by itself (exit code {code}): {self._last_words()}")
+
+    def close(self) -> None:
+        """Stop the server: ask it to drain, and end it if it does not."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        if not self._log.stat().st_size:
+            self._log.unlink()  # it had nothing to say
+
+    def _ready_url(self, process: "subprocess.Popen[bytes]") -> str:
+        assert process.stdout is not None
+        until = time.monotonic() + _START_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())):
+                line = process.stdout.readline().decode("utf-8", "replace")
+                if match := re.search(r"http://\S+", line):
+                    return match[0]
+                if not line:
+                    process.wait(_STOP_S)
+                    raise ServerError(f"{self._name} did not start: {self._last_words()}")
+        raise ServerError(f"{self._name} was not ready within {_START_S:g} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+
+
 class BundledServer:
     """The server that comes with loadtest, in a process of its own on a free loopback port."""
 
     def __init__(self, options: ServerOptions, endpoint: str, log: Path) -> None:
+        arguments = [
+            "--model", options.model, "--provider", options.provider, "--dtype", options.dtype,
+            "--kv-slots", str(options.kv_slots), "--max-batch-size", str(options.kv_slots),
+        ]  # fmt: skip
+        if options.threads is not None:
+            arguments += ["--threads", str(options.threads)]
+        if options.max_seq_len is not None:
+            arguments += ["--max-seq-len", str(options.max_seq_len)]
         self._endpoint = endpoint
-        self._options = options
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess("the bundled server", "servers", arguments, log)
         self._origin: Origin | None = None
 
     def open(self) -> Facts:
@@ -130,22 +203,7 @@ class BundledServer:
         Raises:
             ServerError: it ended, or did not serve in time; the message is the server's own.
         """
-        options = self._options
-        command = [
-            sys.executable, "-m", "servers", "--port", "0", "--exit-on-stdin-close", "--model", options.model,
-            "--provider", options.provider, "--dtype", options.dtype,
-            "--kv-slots", str(options.kv_slots), "--max-batch-size", str(options.kv_slots),
-        ]  # fmt: skip
-        if options.threads is not None:
-            command += ["--threads", str(options.threads)]
-        if options.max_seq_len is not None:
-            command += ["--max-seq-len", str(options.max_seq_len)]
-        with self._log.open("wb") as log:
-            # A session of its own, so that Ctrl-C is ours to handle; its stdin closes when we are gone.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
-        url = self._ready_url(self._process)
+        url = self._process.open()
         self._origin = origin = parse(url)
         card = _cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
         health: dict[str, Any] = ask(origin, origin.host, "GET", "/health", timeout_s=_REACH_S).json
@@ -184,44 +242,11 @@ class BundledServer:
 
     def check(self) -> None:
         """Raise ServerError if the server has ended by itself."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise ServerError(f"the bundled server ended by itself (exit code {code}): {self._last_words()}")
+        self._process.check()
 
     def close(self) -> None:
         """Stop the server: ask it to drain, and end it if it does not."""
-        process = self._process
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        if not self._log.stat().st_size:
-            self._log.unlink()  # it had nothing to say
-
-    def _ready_url(self, process: "subprocess.Popen[bytes]") -> str:
-        assert process.stdout is not None
-        until = time.monotonic() + _START_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while selector.select(max(0.0, until - time.monotonic())):
-                line = process.stdout.readline().decode("utf-8", "replace")
-                if match := re.search(r"http://\S+", line):
-                    return match[0]
-                if not line:
-                    process.wait(_STOP_S)
-                    raise ServerError(f"the bundled server did not start: {self._last_words()}")
-        raise ServerError(f"the bundled server was not ready within {_START_S:g} s: {self._last_words()}")
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+        self._process.close()
 
 
 def _cards(reply: Reply) -> list[dict[str, Any]]:
