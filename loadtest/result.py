@@ -231,7 +231,12 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: Annotated[float | None, _says("of one core, 0..1, of the busiest worker")] = None
     loop_lag_ms: Annotated[Spread | None, _says("timers run late, of the worst worker")] = None
     send_lag_ms: Annotated[Spread | None, _says("own lag of every request sent in the window")] = None
-    error_bar_ms: Annotated[float | None, _says("how long bytes waited for us, p99")] = None
+    sent_share: Annotated[float | None, _says("of the window's due requests, those it did not fail to send")] = None
+    held_concurrency: Annotated[
+        float | None, _says("slots busy on average, of load.concurrency; null where it was not judged")
+    ] = None
+    error_bar_p50_ms: Annotated[float | None, _says("how long bytes waited for us, p50 of the worst worker")] = None
+    error_bar_ms: Annotated[float | None, _says("the same, p99; null: not sampled")] = None
     coalesced_read_share: Annotated[float | None, _says("reads that completed more than one event")] = None
     valid: Annotated[bool, _says("false when the client, not the server, was the limit")] = True
     reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
@@ -267,6 +272,10 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: Concurrency
     latency: Latency
     tokens_per_event: Annotated[float | None, _says("output tokens ÷ stream events, of ok requests")] = None
+    single_burst: Annotated[
+        int, _says("ok requests of the window whose output events, two or more, all arrived at once")
+    ] = 0
+    bad_events: Annotated[int, _says("stream events that could not be read and were skipped, of the level")] = 0
     finish_reasons: Annotated[dict[str, int], _says("of every ok request of the level")] = {}
     errors: list[ErrorGroup] = []
     goodput: Goodput | None = None

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+# Times are recorded to 0.0001 ms; more decimals than that are arithmetic, not measurement.
+DECIMALS = 4
+SIGNIFICANT = 7
+
 # Fractions, because 0.99 * 100 is 99.00000000000001 on some roads to it and its ceiling would be 100.
 PERCENTILES: Mapping[str, Fraction] = MappingProxyType(
     {
@@ -64,15 +68,20 @@ def rank(p: Fraction, n: int) -> int:
     return -((-p.numerator * n) // p.denominator)
 
 
+def significant(value: float) -> float:
+    """``value`` to 7 significant digits: more than any rate or share is known to, without the noise of division."""
+    return float(f"{value:.{SIGNIFICANT}g}")
+
+
 def distribution(samples: Floats) -> Dist:
-    """The distribution of ``samples`` (shape (n,), finite, any order), in their unit."""
+    """The distribution of ``samples`` (shape (n,), finite, any order), in their unit; the mean to 4 decimals."""
     n = len(samples)
     if n == 0:
         return Dist(n=0)
     ascending = np.sort(samples)
     low, high = float(ascending[0]), float(ascending[-1])
     # Rounding can carry the mean of equal samples past the largest of them.
-    mean = min(max(float(ascending.mean()), low), high)
+    mean = min(max(round(float(ascending.mean()), DECIMALS), low), high)
     at = {name: float(ascending[rank(p, n) - 1]) for name, p in PERCENTILES.items()}
     return Dist(n=n, min=low, mean=mean, max=high, **at)
 

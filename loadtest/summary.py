@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, compress
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.level import Level, LevelRun
+from loadtest.reconcile import Stretch, contradictions
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import (
     Client,
@@ -31,23 +33,28 @@ from loadtest.result import (
     Window,
     Workload,
 )
-from loadtest.stats import Floats, distribution, due_distribution
+from loadtest.stats import DECIMALS, Dist, Floats, distribution, due_distribution, significant
 
 Mask = NDArray[np.bool_]
 
 # docs/metrics.md, "When the client was the limit"
 OWN_LAG_LIMIT_MS = 10.0
 OWN_LAG_LIMIT_SHARE_OF_TTFT = 0.10
+ERROR_BAR_LIMIT_MS = 5.0
 SENT_FLOOR = 0.98
 HELD_FLOOR = 0.95
 CPU_SHARE_WARNING = 0.90
-# Answers this much shorter than asked make the level a different workload from the one that was meant.
+# Answers this much shorter, and prompts this much off, make the level another workload than the one that was meant.
 SHORT_ANSWER_WARNING = 0.90
+INPUT_LENGTH_WARNING = 0.02
+# Above these a gap between events says little of the time between tokens.
+TOKENS_PER_EVENT_WARNING = 1.5
+COALESCED_WARNING = 0.10
+# What the user's own caps held back, or what was still opening its connection, the generator did not fail to send.
+HELD_BACK = frozenset({"dropped", "never_sent", "cancelled"})
 
 # Below this a closed loop's held concurrency says more about two or three requests than about the client.
 HELD_SPAN_MS = 100.0
-# A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
-CLOCK_SLACK_MS = 1.0
 
 _STATUS: dict[str, Status] = {
     "completed": "ok",
@@ -70,7 +77,7 @@ def summarise(level: Level, records: Sequence[Record], run: LevelRun | None) -> 
     inside = columns.belonging_to(bounds)
     whole = _Bounds(_low(columns.intended), _high(columns.done), bounds.sending_ended)
     latency = _latency(records, columns, inside)
-    return LevelResult(
+    figures = LevelResult(
         name=level.name,
         status="aborted" if run is None else _STATUS[run.end],
         load=level.load,
@@ -84,10 +91,27 @@ def summarise(level: Level, records: Sequence[Record], run: LevelRun | None) -> 
         concurrency=_concurrency(columns, bounds),
         latency=latency,
         tokens_per_event=_tokens_per_event(columns, inside & columns.ok),
+        single_burst=int(np.count_nonzero(inside & columns.ok & columns.in_one_burst)),
+        bad_events=sum(r.bad_events for r in records),
         finish_reasons=_finish_reasons(records),
         errors=_errors(records),
         client=_client(level, records, columns, inside, bounds=bounds, latency=latency, run=run),
     )
+    window = None if bounds.length_s is None else Stretch(bounds.start, bounds.end)
+    return _reconciled(figures, contradictions(level, records, run, window, figures))
+
+
+def _reconciled(figures: LevelResult, found: Sequence[str]) -> LevelResult:
+    """The figures, invalid if they contradict themselves: an error of this program, and it says so."""
+    if not found:
+        return figures
+    reasons = [
+        f"the result contradicts its own records: {what}; this is a bug in loadtest, please report it and use none of "
+        "these figures"
+        for what in found
+    ]
+    client = msgspec.structs.replace(figures.client, valid=False, reasons=[*figures.client.reasons, *reasons])
+    return msgspec.structs.replace(figures, client=client)
 
 
 def not_reached(level: Level) -> LevelResult:
@@ -142,7 +166,7 @@ class Columns(NamedTuple):
     events: Floats
     ok: Mask
     streamed: Mask
-    unsent: Mask  # for no fault of the target
+    unsent: Mask  # due, and the generator's own failure to send
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Columns":
@@ -163,15 +187,19 @@ class Columns(NamedTuple):
             events=_floats(r.events for r in records),
             ok=np.array([r.outcome == "ok" for r in records], dtype=np.bool_),
             streamed=np.array([r.streamed for r in records], dtype=np.bool_),
-            unsent=np.array(
-                [r.sent_ms is None and r.outcome in {"never_sent", "cancelled"} for r in records], dtype=np.bool_
-            ),
+            unsent=np.array([_failed_to_send(r) for r in records], dtype=np.bool_),
         )
 
     @property
     def ended(self) -> Floats:
         """When the answer was complete: last token, or done where nothing was streamed."""
         return np.where(self.streamed, self.last_token, self.done)
+
+    @property
+    def in_one_burst(self) -> Mask:
+        """Streams of several events that all arrived at once, so that there is no time between them."""
+        burst: Mask = self.streamed & (self.events >= 2) & (self.last_token <= self.first_token)
+        return burst
 
     @property
     def own_lag(self) -> Floats:
@@ -182,6 +210,12 @@ class Columns(NamedTuple):
         """Which requests belong to the window, by their intended time."""
         mask: Mask = (self.intended >= bounds.start) & (self.intended <= bounds.end)
         return mask
+
+
+def _failed_to_send(record: Record) -> bool:
+    if record.sent_ms is not None or record.outcome not in {"never_sent", "cancelled"}:
+        return False
+    return not record.wait_ms and (record.error is None or record.error.kind not in HELD_BACK)
 
 
 def _floats(values: Iterable[float | None]) -> Floats:
@@ -197,7 +231,12 @@ def _high(values: Floats) -> float:
 
 
 def _measured(values: Floats) -> Floats:
-    return values[~np.isnan(values)]
+    """Those that were measured, without the noise that subtracting readings leaves behind their last decimal."""
+    return np.round(values[~np.isnan(values)], DECIMALS)
+
+
+def _seconds(value_ms: float) -> float:
+    return round(value_ms / 1000, DECIMALS + 3)
 
 
 # The window ---------------------------------------------------------------------------------------------------
@@ -230,8 +269,8 @@ def _window(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | Non
     drain = over - bounds.sending_ended
     return Window(
         warmup_s=level.warmup_s,
-        measured_s=bounds.length_s,
-        drain_s=max(0.0, drain / 1000) if np.isfinite(drain) else None,
+        measured_s=None if bounds.length_s is None else _seconds(bounds.end - bounds.start),
+        drain_s=_seconds(max(0.0, drain)) if np.isfinite(drain) else None,
     )
 
 
@@ -255,8 +294,8 @@ def _rates(level: Level, columns: Columns, inside: Mask, bounds: _Bounds) -> Rat
         return Rates(target_per_s=target)
     return Rates(
         target_per_s=target,
-        offered_per_s=int(np.count_nonzero(inside & ~np.isnan(columns.sent))) / bounds.length_s,
-        completed_per_s=int(np.count_nonzero(inside & columns.ok)) / bounds.length_s,
+        offered_per_s=significant(np.count_nonzero(inside & ~np.isnan(columns.sent)) / bounds.length_s),
+        completed_per_s=significant(np.count_nonzero(inside & columns.ok) / bounds.length_s),
     )
 
 
@@ -314,7 +353,7 @@ def _throughput(records: Sequence[Record], columns: Columns, bounds: _Bounds) ->
     input_ = _rate(columns.input_tokens, first_inside, ok, bounds.length_s)
     return Throughput(
         output_tokens_per_s=output,
-        total_tokens_per_s=None if output is None or input_ is None else output + input_,
+        total_tokens_per_s=None if output is None or input_ is None else significant(output + input_),
         events_per_s=_rate(np.where(columns.streamed, columns.events, np.nan), share, ok, bounds.length_s),
     )
 
@@ -324,7 +363,7 @@ def _rate(amounts: Floats, share: Floats, ok: Mask, length_s: float) -> float | 
     known = ok & ~np.isnan(amounts)
     if ok.any() and not known.any():
         return None
-    return float(np.dot(amounts[known], share[known])) / length_s
+    return significant(float(np.dot(amounts[known], share[known])) / length_s)
 
 
 def _share_inside(record: Record, bounds: _Bounds) -> float:
@@ -350,7 +389,7 @@ def _event_times(record: Record) -> Floats:
 def _tokens_per_event(columns: Columns, good: Mask) -> float | None:
     known = good & ~np.isnan(columns.output_tokens) & (columns.events > 0)
     events = float(columns.events[known].sum())
-    return float(columns.output_tokens[known].sum()) / events if events else None
+    return significant(float(columns.output_tokens[known].sum()) / events) if events else None
 
 
 def _workload(level: Level, records: Sequence[Record], columns: Columns, good: Mask) -> Workload:
@@ -392,14 +431,14 @@ def _latency(records: Sequence[Record], columns: Columns, inside: Mask) -> Laten
     intended, sent = columns.intended, columns.sent
     first_token = np.where(columns.streamed, columns.first_token, np.nan)
     first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
-    has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2)
+    has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2) & ~columns.in_one_burst
     generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
     return Latency(
         ttft_ms=_metric(first_token - intended, good, failed_stream),
         ttfat_ms=_metric(first_answer - intended, good, failed_stream),
         e2e_ms=_metric(columns.ended - intended, good, failed),
         tpot_ms=_metric(generating / np.where(has_tpot, columns.output_tokens - 1, 1.0), good, failed_tokens),
-        itl_ms=_itl(records, good),
+        itl_ms=_itl(records, good, columns.in_one_burst),
         lag_ms=_metric(sent - intended, good),
         own_lag_ms=_metric(columns.own_lag, good),
         connect_ms=_metric(columns.connect, good),
@@ -418,10 +457,13 @@ def _metric(values: Floats, good: Mask, failed: Mask | None = None) -> Metric:
     )
 
 
-def _itl(records: Sequence[Record], good: Mask) -> Metric:
-    """Gaps pooled over requests; those without gaps, or with some past the cap, are counted as excluded."""
+def _itl(records: Sequence[Record], good: Mask, in_one_burst: Mask) -> Metric:
+    """Gaps pooled over requests; those without gaps, or with some past the cap, are counted as excluded.
+
+    So are those whose events all arrived at once: a gap needs two arrivals, and 0 ms is not a speed.
+    """
     chosen = list(compress(records, good.tolist()))
-    gaps = [r.itl_ms or [] for r in chosen]
+    gaps = [[] if burst else r.itl_ms or [] for r, burst in zip(chosen, in_one_burst[good].tolist(), strict=True)]
     pooled = np.fromiter(chain.from_iterable(gaps), dtype=np.float64, count=sum(map(len, gaps)))
     partial = sum(r.events < 2 or len(kept) < r.events - 1 for r, kept in zip(chosen, gaps, strict=True))
     return Metric(ok=distribution(pooled), excluded=partial)
@@ -436,7 +478,7 @@ def _concurrency(columns: Columns, bounds: _Bounds) -> Concurrency:
     starts, ends = np.sort(starts), np.sort(ends)
     in_flight = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
     return Concurrency(
-        mean=float((ends.sum() - starts.sum()) / 1000 / bounds.length_s),
+        mean=significant(float((ends - starts).sum()) / 1000 / bounds.length_s),
         peak=int(in_flight.max(initial=0)),
     )
 
@@ -461,28 +503,39 @@ def _client(
     latency: Latency,
     run: LevelRun | None,
 ) -> Client:
-    send_lag = distribution(_measured(columns.own_lag[inside]))
-    lag = None if send_lag.p99 is None or send_lag.max is None else Spread(p99=send_lag.p99, max=send_lag.max)
-    reasons = [
-        *_late(lag, latency.ttft_ms.ok.p50),
-        *_unsent(columns, inside),
-        *_not_held(level, records, columns, bounds, run),
-        *_lost(level, records, run),
-        *_contradictions(level, records, columns, run),
-    ]
+    send_lag = _spread(distribution(_measured(columns.own_lag[inside])))
+    sent_share = _sent_share(columns, inside)
+    held = _held(level, records, columns, bounds, run)
     workers = run.workers if run else []
     reads = sum(w.reads for w in workers)
+    error_bar = max((w.error_bar_p99_ms for w in workers if w.error_bar_p99_ms is not None), default=None)
+    reasons = [
+        *_late(send_lag, latency.ttft_ms.ok.p50),
+        *_blurred(error_bar),
+        *_unsent(sent_share, columns, inside),
+        *_not_held(held, level.load.concurrency),
+        *_no_port(sum(w.no_free_port for w in workers)),
+        *_lost(level, records, run),
+    ]
     return Client(
         workers=len(workers) if run else None,
         cpu_share=max((w.cpu_share for w in workers), default=None),
         loop_lag_ms=Spread(p99=max(w.loop_lag_p99_ms for w in workers), max=max(w.loop_lag_max_ms for w in workers))
         if workers
         else None,
-        send_lag_ms=lag,
-        coalesced_read_share=sum(w.coalesced_reads for w in workers) / reads if reads else None,
+        send_lag_ms=send_lag,
+        sent_share=None if sent_share is None else significant(sent_share),
+        held_concurrency=None if held is None else significant(held),
+        error_bar_p50_ms=max((w.error_bar_p50_ms for w in workers if w.error_bar_p50_ms is not None), default=None),
+        error_bar_ms=error_bar,
+        coalesced_read_share=significant(sum(w.coalesced_reads for w in workers) / reads) if reads else None,
         valid=not reasons,
         reasons=reasons,
     )
+
+
+def _spread(lag: Dist) -> Spread | None:
+    return None if lag.p99 is None or lag.max is None else Spread(p99=lag.p99, max=lag.max)
 
 
 def _late(lag: Spread | None, median_ttft_ms: float | None) -> list[str]:
@@ -495,43 +548,72 @@ def _late(lag: Spread | None, median_ttft_ms: float | None) -> list[str]:
     ]
 
 
-def _unsent(columns: Columns, inside: Mask) -> list[str]:
-    due = int(np.count_nonzero(inside))
-    sent = due - int(np.count_nonzero(inside & columns.unsent))
-    if due == 0 or sent / due >= SENT_FLOOR:
+def _blurred(error_bar_p99_ms: float | None) -> list[str]:
+    if error_bar_p99_ms is None or error_bar_p99_ms <= ERROR_BAR_LIMIT_MS:
         return []
     return [
-        f"the schedule was not held: {sent} of {due} due requests were sent ({sent / due:.1%}, "
-        f"limit {SENT_FLOOR:.0%}); use more --workers or another host"
+        f"the generator read late: bytes waited for it, error bar p99 {error_bar_p99_ms:.1f} ms, limit "
+        f"{ERROR_BAR_LIMIT_MS:.1f} ms; use more --workers, another host or fewer streams"
     ]
 
 
-def _not_held(
+def _sent_share(columns: Columns, inside: Mask) -> float | None:
+    """The share of what was due that the generator did not fail to send; None when nothing was due."""
+    due = int(np.count_nonzero(inside))
+    return 1 - np.count_nonzero(inside & columns.unsent) / due if due else None
+
+
+def _unsent(sent_share: float | None, columns: Columns, inside: Mask) -> list[str]:
+    if sent_share is None or sent_share >= SENT_FLOOR:
+        return []
+    due, unsent = int(np.count_nonzero(inside)), int(np.count_nonzero(inside & columns.unsent))
+    return [
+        f"the schedule was not held: {due - unsent} of {due} due requests were sent ({sent_share:.1%}, "
+        f"limit {SENT_FLOOR:.0%}); use more --workers, another host or a lower rate"
+    ]
+
+
+def _held(
     level: Level, records: Sequence[Record], columns: Columns, bounds: _Bounds, run: LevelRun | None
-) -> list[str]:
-    """Whether a closed loop kept its slots busy. Only of a level that ended as it should, without its tail."""
+) -> float | None:
+    """How many slots of a closed loop were busy on average; None where that says nothing of the client.
+
+    Only a level that ended as it should is judged, and without its tail.
+    """
     asked = level.load.concurrency
     if asked is None or run is None or run.end != "completed":
-        return []
+        return None
     if any(r.sent_ms is None and r.outcome in {"transport_error", "timed_out"} for r in records):
-        return []  # after a refused connection a slot pauses, and that is the target's doing
+        return None  # after a refused connection a slot pauses, and that is the target's doing
     low, high = bounds.start, bounds.end
     if _count_bounded(level, columns):
         # The first round fills the slots and the last one empties them: both are the load, not the client.
-        sends = np.sort(_measured(columns.sent))
+        sends = np.sort(columns.sent[~np.isnan(columns.sent)])
         if len(sends) <= asked:
-            return []
+            return None
         low, high = max(low, float(sends[asked - 1])), float(sends[-1])
     if not high - low >= HELD_SPAN_MS:
-        return []
+        return None
     # A slot is busy while its request opens a connection.
     starts, ends = _clip(columns.sent - columns.wait, columns.done, low, high)
-    held = float((ends - starts).sum()) / (high - low)
-    if held / asked >= HELD_FLOOR:
+    return float((ends - starts).sum()) / (high - low)
+
+
+def _not_held(held: float | None, asked: int | None) -> list[str]:
+    if held is None or asked is None or held / asked >= HELD_FLOOR:
         return []
     return [
         f"the load was not held: {held:.1f} of {asked} slots were busy on average ({held / asked:.0%}, "
-        f"limit {HELD_FLOOR:.0%}); use more --workers or another host"
+        f"limit {HELD_FLOOR:.0%}); use more --workers, another host or fewer streams"
+    ]
+
+
+def _no_port(refused: int) -> list[str]:
+    if not refused:
+        return []
+    return [
+        f"this host ran out of ports: {refused} connections found none free, limit 0; use fewer streams, a wider "
+        "port range (net.ipv4.ip_local_port_range) or another host"
     ]
 
 
@@ -545,41 +627,42 @@ def _lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> list
     return [f"a generator process was lost{why}: {missing} have no record; run the level again"]
 
 
-def _contradictions(level: Level, records: Sequence[Record], columns: Columns, run: LevelRun | None) -> list[str]:
-    """Where the records contradict each other or the plan. Each is a bug of ours and says so."""
-    found: list[str] = []
-    repeated = len(records) - len({r.id for r in records})
-    if repeated:
-        found.append(f"{repeated} requests are recorded twice")
-    if run is not None and run.scheduled not in {None, len(records)}:
-        found.append(f"{run.scheduled} requests became due and {len(records)} are recorded")
-    complete = run is not None and run.end == "completed"
-    if complete and level.duration_s is None and level.requests not in {None, len(records)}:
-        found.append(f"{level.requests} requests were scheduled and {len(records)} recorded")
-    no_end = int(np.count_nonzero(columns.ok & (np.isnan(columns.sent) | np.isnan(columns.done))))
-    if no_end:
-        found.append(f"{no_end} ok requests have no time of sending or of ending")
-    readings = [columns.intended, columns.sent, columns.first_token, columns.last_token, columns.done]
-    backwards = np.zeros(len(records), dtype=np.bool_)
-    for index, later in enumerate(readings[1:], start=1):
-        for earlier in readings[:index]:
-            backwards |= earlier > later + CLOCK_SLACK_MS
-    if backwards.any():
-        found.append(f"{np.count_nonzero(backwards)} requests have times that run backwards")
-    return [f"the records contradict themselves: {what}; this is a bug in loadtest, please report it" for what in found]
-
-
 def warnings(level: LevelResult) -> list[str]:
     """What a reader of the level's figures should know, short of making them invalid; each names the level."""
     if level.status == "not_reached":
         return []
+    said = [
+        *(["no request was due in the window, so there is nothing to report; lengthen the level"]
+          if level.counts.in_window == 0 else []),
+        *_client_warnings(level),
+        *_workload_warnings(level),
+        *_stream_warnings(level),
+    ]  # fmt: skip
+    return [f"{level.name}: {text}" for text in said]
+
+
+def _client_warnings(level: LevelResult) -> list[str]:
     said: list[str] = []
-    if level.counts.in_window == 0:
-        said.append("no request was due in the window, so there is nothing to report; lengthen the level")
-    share = level.client.cpu_share
-    if share is not None and share >= CPU_SHARE_WARNING:
-        said.append(f"the busiest generator process used {share:.0%} of its core; more --workers would be safer")
-    output = level.workload.output_tokens
+    cpu, coalesced = level.client.cpu_share, level.client.coalesced_read_share
+    if cpu is not None and cpu >= CPU_SHARE_WARNING:
+        said.append(f"the busiest generator process used {cpu:.0%} of its core; more --workers would be safer")
+    if coalesced is not None and coalesced > COALESCED_WARNING:
+        said.append(
+            f"{coalesced:.0%} of reads held several events, which then share one arrival: the server sends them "
+            "together, or the client reads late (see its error bar)"
+        )
+    if level.counts.resent:
+        said.append(
+            f"{level.counts.resent} requests were sent once more, because the server had closed their kept-alive "
+            "connection"
+        )
+    return said
+
+
+def _workload_warnings(level: LevelResult) -> list[str]:
+    """Where what was played is not what was asked for."""
+    said: list[str] = []
+    input_, output = level.workload.input_tokens, level.workload.output_tokens
     if output.observed.n < output.asked.n:
         said.append(
             f"{output.asked.n - output.observed.n} of {output.asked.n} answers had no token count, and tokens/s "
@@ -594,4 +677,43 @@ def warnings(level: LevelResult) -> list[str]:
             f"answers were shorter than asked: {output.observed.mean:.1f} tokens on average instead of "
             f"{output.asked.mean:.1f}"
         )
-    return [f"{level.name}: {text}" for text in said]
+    if (
+        input_.observed.mean is not None
+        and input_.asked.mean is not None
+        and abs(input_.observed.mean - input_.asked.mean) > INPUT_LENGTH_WARNING * input_.asked.mean
+    ):
+        said.append(
+            f"prompts were not as long as asked: {input_.observed.mean:.1f} tokens on average instead of "
+            f"{input_.asked.mean:.1f}"
+        )
+    cached, total = level.workload.cached_input_tokens, (input_.observed.mean or 0.0) * input_.observed.n
+    if cached:
+        share = f" ({cached / total:.0%})" if total else ""
+        said.append(
+            f"warm prefix cache: {cached:,} input tokens{share} came from the server's cache, so TTFT is not a cold one"
+        )
+    return said
+
+
+def _stream_warnings(level: LevelResult) -> list[str]:
+    """Where the way in which the answers came makes a figure mean something else, or nothing."""
+    said: list[str] = []
+    no_token = level.latency.ttft_ms.excluded
+    if no_token and level.whole_run.events_per_s is not None:
+        said.append(f"TTFT not measured: {no_token} ok answers brought no token, or were not streamed")
+    if level.single_burst:
+        said.append(
+            f"single-burst: {level.single_burst} of {_ok(level)} answers arrived all at once; TPOT and ITL are "
+            "without them, for they have no speed"
+        )
+    each = level.tokens_per_event
+    if each is not None and each > TOKENS_PER_EVENT_WARNING:
+        said.append(f"the server bundles tokens, {each:.1f} a stream event: ITL is between events, not between tokens")
+    if level.bad_events:
+        said.append(f"{level.bad_events} stream events could not be read and were skipped")
+    return said
+
+
+def _ok(level: LevelResult) -> int:
+    """Requests of the window that ended ok."""
+    return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded

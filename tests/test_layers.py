@@ -21,7 +21,7 @@ FLOORS = [
     {"level"},
     {"workload", "schedule", "stats", "abort", "redact", "errors", "duration"},
 ]
-PURE = {"schedule", "stats", "abort", "duration", "summary", "plan", "reports", "level", "redact", "errors"}
+PURE = {"schedule", "stats", "abort", "duration", "summary", "reconcile", "plan", "reports", "level", "redact", "errors"}
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
 
