@@ -1,0 +1,186 @@
+"""The shapes that servers really send, taken as what they mean."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loadtest.endpoints.answer import Answer
+from loadtest.endpoints.openai import OpenAI, error_text
+from loadtest.wire.sse import ErrorEvent
+
+
+def taken(*events: Any) -> Answer:
+    """The answer after these events, stamped 1, 2, …; a value that is not bytes is sent as JSON."""
+    dialect, answer = OpenAI("chat", "m", stream=True, owner=None), Answer()
+    for stamp, event in enumerate(events, 1):
+        dialect.event(answer, event if isinstance(event, bytes) else json.dumps(event).encode(), stamp)
+    return answer
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    """A chunk with one choice."""
+    return {"choices": [{"index": 0, "delta": fields}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "texts"),
+    [
+        ({"content": "a"}, ["a"]),
+        ({"role": "assistant", "content": ""}, []),
+        ({"content": None}, []),
+        ({"refusal": "no"}, ["no"]),
+        ({"reasoning": "hm"}, ["hm"]),
+        ({"reasoning_content": "hm", "content": "a"}, ["hm", "a"]),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "thinking", "thinking": "hm"}]}, ["hm", "a"]),
+        ({"content": [{"type": "thinking", "thinking": [{"text": "h"}, {"text": "m"}]}]}, ["hm"]),
+        ({"content": 5}, []),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": ""}}]}, ["f"]),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}, None, {"function": None}]}, ["{}"]),
+        ({"function_call": {"name": "f"}}, ["f"]),
+        ({"content": "\ud83d"}, ["?"]),
+    ],
+)
+def test_generated_output_of_any_channel_is_a_token_event(fields: dict[str, Any], texts: list[str]) -> None:
+    answer = taken(delta(**fields))
+    assert answer.texts == texts
+    assert answer.stamps == ([1] if texts else [])
+    assert answer.bad_events == 0
+
+
+def test_an_event_is_one_event_however_many_choices_it_has() -> None:
+    answer = taken({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": "b"}}]})
+    assert (answer.stamps, answer.texts) == ([1], ["a", "b"])
+
+
+def test_the_first_answer_is_not_the_first_thought() -> None:
+    assert taken(delta(reasoning="hm"), delta(content="a")).first_answer == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices":[{"delta":{"content":"a"},"logprobs":NaN}]}',
+        b'{"choices":[{"delta":{"content":"a\xff"}}]}',
+        b'{"choices":[{"delta":{"content":"a"},"finish_reason":7}]}',
+        b'{"choices":[{"delta":{"content":"a"}}, 5, null],"usage":"none"}',
+        b'{"choices":[{"delta":{"content":"a","tool_calls":"x"}}],"error":null}',
+        b'{"choices":[{"delta":{"content":"a"}}],"error":{}}',
+    ],
+)
+def test_an_odd_event_still_brings_its_text(event: bytes) -> None:
+    answer = taken(event)
+    assert answer.texts[0].startswith("a")
+    assert (answer.stamps, answer.bad_events, answer.error) == ([1], 0, None)
+
+
+@pytest.mark.parametrize("event", [b"", b" ", b"null", b"5", b'"ping"', b"[]", b"{}", b'{"type":"ping"}'])
+def test_a_sign_of_life_is_neither_token_nor_fault(event: bytes) -> None:
+    answer = taken(event, delta(content="a"))
+    assert (answer.stamps, answer.bad_events, answer.error) == ([2], 0, None)
+
+
+@pytest.mark.parametrize("event", [b"{", b"hello", b'{"choices":', b"[" * 100_000])
+def test_an_unreadable_event_is_counted_and_passed_over(event: bytes) -> None:
+    answer = taken(event, delta(content="a"))
+    assert (answer.stamps, answer.bad_events) == ([2], 1)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"error": {"message": "engine stopped", "code": 500}}, "engine stopped"),
+        ({"error": "engine stopped", "error_type": "generation"}, "engine stopped"),
+        ({"object": "error", "message": "engine stopped", "code": 400}, "engine stopped"),
+        ({"type": "error", "error": {"message": "engine stopped"}}, "engine stopped"),
+        ({"text": "engine stopped", "error_code": 50001}, "engine stopped"),
+        ({"error": {"code": 7}}, '"code": 7'),
+        (ErrorEvent(b"engine stopped"), "engine stopped"),
+        (ErrorEvent(b'{"message": "engine stopped"}'), "engine stopped"),
+        (ErrorEvent(b""), "(empty)"),
+    ],
+)
+def test_an_error_in_the_stream_is_heard_in_its_own_words(event: Any, words: str) -> None:
+    answer = taken(delta(content="a"), event, {"error": {"message": "a later one"}}, b"[DONE]")
+    assert answer.error is not None
+    assert words in answer.error
+    assert answer.stamps == [1]
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4, None)),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}, (3, None, 2)),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": "x"}}, (3, None, None)),
+        ({"prompt_tokens": 3, "prompt_tokens_details": "x"}, (3, None, None)),
+        ({"prompt_tokens": 3.0, "completion_tokens": 4.5}, (3, None, None)),
+        ({"prompt_tokens": -1, "completion_tokens": 2**70}, (None, None, None)),
+        ({"prompt_tokens": True, "completion_tokens": None}, (None, None, None)),
+    ],
+)
+def test_a_count_is_a_count_or_unknown(usage: dict[str, Any], counts: tuple[int | None, ...]) -> None:
+    found = taken({"choices": [], "usage": usage}).usage
+    assert found is not None
+    assert (found.input_tokens, found.output_tokens, found.cached_input_tokens) == counts
+
+
+def test_the_last_usage_replaces_the_others() -> None:
+    usage = taken(*[{"choices": [], "usage": {"completion_tokens": n}} for n in (1, 2, 3)]).usage
+    assert usage is not None
+    assert usage.output_tokens == 3
+
+
+def test_what_follows_done_is_ignored() -> None:
+    assert taken(b"[DONE]", delta(content="a"), b"junk").stamps == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error":{"message":"m"}}', "m"),
+        (b'{"error":"m"}', "m"),
+        (b'{"message":"m"}', "m"),
+        (b'{"detail":"m"}', "m"),
+        (b'{"detail":[{"loc":["body"],"msg":"m"}]}', '[{"loc": ["body"], "msg": "m"}]'),
+        (b'{"error":{"message":"\\ud83d"}}', "?"),
+        (b"[]", None),
+        (b"plain", None),
+    ],
+)
+def test_an_error_body_of_any_shape_gives_its_words(body: bytes, words: str | None) -> None:
+    assert error_text(body) == words
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [(b"nope", "not JSON: nope"), (b"[1]", "not a completion"), (b'{"object":"list"}', "not a completion")],
+)
+def test_a_body_that_is_no_completion_says_what_it_is(body: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        OpenAI("chat", "m", stream=False, owner=None).whole(Answer(), body)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": {"content": "a"}, "finish_reason": "stop"},
+        {"text": "a", "finish_reason": "stop"},
+        {"message": {"content": [{"type": "text", "text": "a"}]}, "finish_reason": "stop"},
+        {"delta": {"content": "a"}, "finish_reason": "stop"},
+    ],
+)
+def test_a_whole_answer_has_text_and_no_token_events(choice: dict[str, Any]) -> None:
+    answer = Answer()
+    OpenAI("chat", "m", stream=False, owner=None).whole(answer, json.dumps({"choices": [choice]}).encode())
+    assert (answer.texts, answer.stamps, answer.first_answer, answer.finish_reason) == (["a"], [], 0, "stop")
+    assert answer.ended
+
+
+def test_a_body_asks_for_usage_only_in_a_stream() -> None:
+    streamed = json.loads(OpenAI("chat", "m", stream=True, owner=None).body("p", 5))
+    whole = json.loads(OpenAI("completions", "m", stream=False, owner="vllm").body("p", 5))
+    assert streamed["stream_options"] == {"include_usage": True}
+    assert streamed["messages"] == [{"role": "user", "content": "p"}]
+    assert "stream_options" not in whole
+    assert (whole["prompt"], whole["max_tokens"], whole["ignore_eos"]) == ("p", 5, True)
