@@ -71,7 +71,7 @@ def preset(name: str, dtype: Dtype) -> Bundle:
     except OSError as error:
         raise StartError(
             f"cannot keep the {name} model in {root}: {error.strerror or error}; "
-            "make that folder writable, or set XDG_CACHE_HOME to one that is"
+            "mend that, or set XDG_CACHE_HOME to a folder that can be written"
         ) from error
 
 

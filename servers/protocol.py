@@ -131,11 +131,9 @@ def parse(kind: Kind, body: bytes, model: str, max_seq_len: int) -> Request:
             the model is another one, or prompt and answer do not fit the context.
     """
     try:
-        document = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+        document = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}") from error
-    except UnicodeDecodeError as error:
-        raise RequestError("the body is not valid JSON: it is not UTF-8") from error
     if not isinstance(document, dict):
         raise RequestError("the body must be a JSON object")
     _refuse_unsupported(document)
@@ -161,6 +159,10 @@ def parse(kind: Kind, body: bytes, model: str, max_seq_len: int) -> Request:
         stream=bool(fields.stream),
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage,
     )
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def _refuse_unsupported(document: dict[str, Any]) -> None:

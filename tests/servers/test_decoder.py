@@ -1,0 +1,192 @@
+"""The graph computes what the architecture says: against a plain float64 implementation of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from servers import builder, decoder
+from servers.device import Device
+from servers.model import PREFILL_CHUNK, Model, _SlotCopier
+from servers.tokenizer import EOS, GENERATED
+
+TOLERANCE = 3e-5  # logits have a standard deviation of about 1.5
+
+
+def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) -> NDArray[np.float64]:
+    """Logits after the last of ``ids``, recomputed from the start, in float64."""
+    w = {name: value.astype(np.float64) for name, value in weights.items()}
+    cosines, sines = (table[: len(ids), None] for table in decoder.rotary_tables(shape))
+
+    def norm(x: NDArray[np.float64], gain: NDArray[np.float64]) -> NDArray[np.float64]:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + shape.norm_epsilon) * gain
+
+    def rotate(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cosines - b * sines, b * cosines + a * sines], axis=-1)
+
+    x = w["embedding"][ids]
+    count, queries, keys = len(ids), shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    causal = np.tril(np.ones((count, count), bool))
+    for i in range(shape.layers):
+        packed = norm(x, w[f"{i}.attention_norm"]) @ w[f"{i}.qkv"]
+        q, k, v = np.split(packed, [queries, queries + keys], axis=-1)
+        q = rotate(q.reshape(count, shape.heads, shape.head_dim))
+        k = rotate(k.reshape(count, shape.kv_heads, shape.head_dim))
+        v = v.reshape(count, shape.kv_heads, shape.head_dim)
+        k, v = (np.repeat(part, shape.heads // shape.kv_heads, axis=1) for part in (k, v))
+        scores = np.where(causal, np.einsum("shd,thd->hst", q, k) * shape.head_dim**-0.5, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        x = x + np.einsum("hst,thd->shd", scores, v).reshape(count, queries) @ w[f"{i}.output"]
+        gate, up = np.split(norm(x, w[f"{i}.mlp_norm"]) @ w[f"{i}.gate_up"], 2, axis=-1)
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{i}.down"]
+    return norm(x[-1], w["norm"]) @ w["embedding"].T + decoder.logits_mask(shape)
+
+
+class Checked:
+    """The model and, beside it, what each of its slots should hold."""
+
+    def __init__(self, bundle: builder.Bundle, slots: int) -> None:
+        self.model = Model(bundle, Device("cpu", "fp32"), slots=slots, max_seq_len=256, threads=1)
+        self.weights = decoder.random_weights(bundle.shape, builder.SEED)
+        self.sequences: list[list[int]] = [[] for _ in range(slots)]
+
+    def check(self, slot: int, row: int, token: int) -> None:
+        expected = reference(self.model.bundle.shape, self.weights, self.sequences[slot])
+        shown = list(GENERATED)
+        assert np.abs(self.model.logits(row)[shown] - expected[shown]).max() < TOLERANCE
+        assert token == expected.argmax()
+        self.sequences[slot].append(token)
+
+    def prefill(self, slot: int, prompt: list[int], chunk: int = PREFILL_CHUNK) -> None:
+        self.model.clear(slot)
+        self.sequences[slot] = prompt.copy()
+        for at in range(0, len(prompt), chunk):
+            token = self.model.prefill(slot, prompt[at : at + chunk])
+        self.check(slot, 0, token)
+
+    def decode(self, count: int) -> None:
+        for slot, token in enumerate(self.model.decode(count)):
+            self.check(slot, slot, token)
+
+    def move(self, source: int, target: int) -> None:
+        self.model.move(source, target)
+        self.sequences[target] = self.sequences[source].copy()
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    ids: list[int] = np.random.default_rng(seed).integers(0, 261, length).tolist()
+    return ids
+
+
+@pytest.fixture(scope="module")
+def checked(bundle: builder.Bundle) -> Checked:
+    return Checked(bundle, slots=5)
+
+
+def test_a_whole_prompt(checked: Checked) -> None:
+    checked.prefill(0, prompt(33, 1))
+
+
+def test_a_prompt_in_chunks(checked: Checked) -> None:
+    checked.prefill(3, prompt(50, 2), chunk=16)
+
+
+def test_a_single_token_prompt(checked: Checked) -> None:
+    checked.prefill(0, prompt(1, 3))
+
+
+def test_ragged_rows_decode_together_and_slots_are_moved_and_reused(checked: Checked) -> None:
+    for slot, length in enumerate((7, 33, 1, 120, 60)):
+        checked.prefill(slot, prompt(length, 10 + slot))
+    for _ in range(4):
+        checked.decode(5)
+    checked.move(4, 1)
+    for _ in range(3):
+        checked.decode(4)
+    checked.prefill(4, prompt(20, 20), chunk=8)  # beside rows that wait meanwhile
+    checked.prefill(2, prompt(3, 21))  # shorter than what the slot held before
+    for _ in range(3):
+        checked.decode(5)
+
+
+def test_greedy_choice_never_leaves_what_the_tokenizer_can_show(checked: Checked) -> None:
+    for seed in range(3):
+        checked.prefill(0, prompt(9, 30 + seed))
+        for _ in range(5):
+            checked.decode(1)
+    assert set(checked.sequences[0][9:]) <= set(GENERATED)
+
+
+def test_answers_vary_and_seldom_end_by_themselves(bundle: builder.Bundle) -> None:
+    model = Model(bundle, Device("cpu", "fp32"), slots=1, max_seq_len=256, threads=1)
+    ended = 0
+    for seed in range(20):
+        model.clear(0)
+        answer = [model.prefill(0, prompt(40, seed)), *(model.decode(1)[0] for _ in range(63))]
+        ended += EOS in answer
+        assert len(set(answer)) > 5, "the model repeats itself"
+    assert ended <= 4
+
+
+def test_half_precision_graph_is_valid_and_near_the_reference(tmp_path: Path) -> None:
+    """What CUDA runs. ONNX Runtime's CPU kernels run the same graph in float16, so its arithmetic can be checked."""
+    shape = builder.PRESETS["tiny"]
+    builder.write(tmp_path, "tiny", shape, "fp16")
+    bundle = builder.read(tmp_path)
+    check(bundle.graph)
+    model = Model(bundle, Device("cpu", "fp16"), slots=1, max_seq_len=128, threads=1)
+    ids = prompt(20, 5)
+    model.prefill(0, ids)
+    expected = reference(shape, decoder.random_weights(shape, builder.SEED), ids)
+    shown = list(GENERATED)
+    assert np.abs(model.logits(0)[shown] - expected[shown]).max() < 0.1
+
+
+def check(graph: bytes) -> None:
+    import onnx
+
+    model = onnx.load_from_string(graph)
+    # ONNX Runtime knows RMSNormalization of opset 23 by this name since before it was one.
+    model.opset_import[0].version = 23
+    for node in model.graph.node:
+        if node.op_type == "SimplifiedLayerNormalization":
+            node.op_type = "RMSNormalization"
+    onnx.checker.check_model(model, full_check=True)
+
+
+def test_full_precision_graph_is_valid(bundle: builder.Bundle) -> None:
+    check(bundle.graph)
+
+
+def test_slots_are_copied_on_the_device_by_a_graph(bundle: builder.Bundle) -> None:
+    """The way a slot moves on CUDA, here on the CPU's memory."""
+    shape = bundle.shape
+    slots = np.random.default_rng(1).standard_normal(
+        (2 * shape.layers, 2, shape.kv_heads, 64, shape.head_dim), dtype=np.float32
+    )
+    addresses = [[slots[i, slot].ctypes.data for i in range(2 * shape.layers)] for slot in (0, 1)]
+    wanted = slots[:, 1].copy()
+    _SlotCopier(bundle, Device("cpu", "fp32"), 64)(addresses[1], addresses[0])
+    assert (slots[:, 0] == wanted).all()
+    assert (slots[:, 1] == wanted).all()
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    shape = builder.PRESETS["tiny"]
+    first, second, other = (decoder.random_weights(shape, seed) for seed in (1, 1, 2))
+    assert all((first[name] == second[name]).all() for name in first)
+    assert (first["0.qkv"] != other["0.qkv"]).any()
+    assert sum(weight.size for weight in first.values()) == shape.parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"heads": 3}, "multiple of 16"), ({"kv_heads": 3}, "divide heads"), ({"vocab": 256}, "vocab 256")],
+)
+def test_impossible_shapes_are_refused(change: dict[str, int], text: str) -> None:
+    sizes = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "inter": 64, "vocab": 512, "max_seq_len": 64}
+    with pytest.raises(ValueError, match=text):
+        decoder.Shape(**{**sizes, **change})
