@@ -13,15 +13,17 @@ ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"cli", "__main__"},
     {"recovery"},
-    {"run"},
+    {"run", "calibrate"},
     {"engine", "reports"},
     {"plan"},
     {"endpoints", "scenario", "summary", "reconcile", "result"},
-    {"wire", "records", "target", "progress"},
+    {"wire", "records", "target", "progress", "calibration"},
     {"level"},
-    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration"},
+    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host"},
 ]
-PURE = {"schedule", "stats", "abort", "duration", "summary", "reconcile", "plan", "reports", "level", "redact", "errors"}
+PURE = {
+    "schedule", "stats", "abort", "duration", "summary", "reconcile", "plan", "reports", "level", "redact", "errors",
+}  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
 

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 from loadtest.errors import EXIT_INTERRUPTED
 from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, failure, figure, percentile, tokens
 from loadtest.reports.finding import finding
-from loadtest.result import Counts, LevelResult, Result, TokenLengths
+from loadtest.result import Client, Counts, LevelResult, Result, Spread, TokenLengths
+from loadtest.schedule import Load
 
 MARK = "!"
 CUT = " …"
@@ -29,17 +30,17 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     Without ``color`` there is no escape code. ``folder`` is where the result lies, as it is to be shown.
     """
     levels = result.levels
-    page = _Page(width, color)
+    page = Page(width, color)
     page.paragraphs(_conditions(result))
     if not result.complete:
         what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
         page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
     shown = page.table(_columns(levels), _sections(levels)) if levels else []
-    page.paragraphs(_footnotes(shown), style="dim")
+    page.paragraphs([*_footnotes(shown), *_client(levels)], style="dim")
     page.paragraphs([finding(result)], style="bold")
     page.paragraphs(_marked(levels), style="yellow", hanging=2)
     page.paragraphs(_errors(levels), style="red", hanging=2, most=LINES_OF_AN_EXAMPLE)
-    page.paragraphs([f"warning: {_plain(text)}" for text in result.warnings], style="yellow", hanging=2)
+    page.paragraphs(_warnings(result), style="yellow", hanging=2)
     page.paragraphs([f"changed: {_plain(text)}" for text in result.adaptations], hanging=2)
     page.paragraphs([*_conservation(levels), *([f"result: {folder}"] if folder else [])], style="dim")
     return page.text()
@@ -59,7 +60,7 @@ class Column(NamedTuple):
         return max(map(len, [*self.head.split("\n"), *self.cells]))
 
 
-class _Page:
+class Page:
     """Paragraphs and one table, with a blank line between the parts."""
 
     def __init__(self, width: int, color: bool) -> None:
@@ -229,6 +230,73 @@ def _footnotes(columns: Sequence[Column]) -> list[str]:
     return notes
 
 
+def _client(levels: Sequence[LevelResult]) -> list[str]:
+    """What the generator saw of itself, of each figure the worst level's: whether it could have been the limit."""
+    seen = [level.client for level in levels if level.client.workers]
+    if not seen:
+        return []
+    workers = max(client.workers or 0 for client in seen)
+    cpu = max((client.cpu_share for client in seen if client.cpu_share is not None), default=None)
+    coalesced = max(
+        (client.coalesced_read_share for client in seen if client.coalesced_read_share is not None), default=None
+    )
+    parts = [
+        f"client{' at its worst' if len(seen) > 1 else ''}: {workers} worker{'s' * (workers > 1)}",
+        "" if cpu is None else f"the busiest {cpu:.0%} of a core" if workers > 1 else f"{cpu:.0%} of a core",
+        _error_bar(seen),
+        _lag("own lag", [client.send_lag_ms for client in seen]),
+        _lag("loop lag", [client.loop_lag_ms for client in seen]),
+        "" if coalesced is None else f"{coalesced:.1%} of reads held several events",
+        _asked_and_held(levels),
+        _asked_and_sent(levels),
+    ]
+    return [" · ".join(part.replace(" ", GLUE) for part in parts if part)]
+
+
+def _error_bar(seen: Sequence[Client]) -> str:
+    median = max((client.error_bar_p50_ms for client in seen if client.error_bar_p50_ms is not None), default=None)
+    tail = max((client.error_bar_ms for client in seen if client.error_bar_ms is not None), default=None)
+    return "" if median is None or tail is None else f"latency ± {_fine(median)} ms (p99 ± {_fine(tail)})"
+
+
+def _lag(name: str, spreads: Iterable[Spread | None]) -> str:
+    known = [spread for spread in spreads if spread is not None]
+    if not known:
+        return ""
+    p99, most = max(spread.p99 for spread in known), max(spread.max for spread in known)
+    return f"{name} p99 {_fine(p99)}, max {_fine(most)} ms"
+
+
+def _fine(value_ms: float) -> str:
+    """A time that is small beside those of the table: three digits of 0.03 ms would be noise."""
+    return f"{value_ms:.2f}" if value_ms < 10 else figure(value_ms)
+
+
+def _asked_and_held(levels: Sequence[LevelResult]) -> str:
+    held = [
+        (level.client.held_concurrency, level.load.concurrency)
+        for level in levels
+        if level.client.held_concurrency is not None and level.load.concurrency
+    ]
+    if not held:
+        return ""
+    busy, asked = min(held, key=lambda pair: pair[0] / pair[1])
+    return f"{busy:,.1f} of {asked:,} slots held"
+
+
+def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
+    """Of an open loop. Its offered rate differs from the one asked by chance, too: that alone is no fault."""
+    sent = [
+        (level.client.sent_share, level.rates.offered_per_s, level.rates.target_per_s)
+        for level in levels
+        if level.client.sent_share is not None and level.rates.target_per_s and level.rates.offered_per_s is not None
+    ]
+    if not sent:
+        return ""
+    share, offered, asked = min(sent, key=lambda one: (one[0], one[1] / one[2]))
+    return f"schedule kept {share:.1%}: {figure(offered)}/s of {figure(asked)}/s asked"
+
+
 # Around the table ---------------------------------------------------------------------------------------------
 
 
@@ -291,8 +359,17 @@ def _batch_timeout(levels: Sequence[LevelResult]) -> str:
 
 
 def _arrival(levels: Sequence[LevelResult]) -> str:
-    names = {"closed": "closed loop", "constant": "constant arrivals", "poisson": "Poisson arrivals"}
-    return _few(names[level.load.kind] for level in levels)
+    return _few(_process(level.load) for level in levels)
+
+
+def _process(load: Load) -> str:
+    names = {
+        "closed": "closed loop",
+        "constant": "constant arrivals",
+        "poisson": "Poisson arrivals",
+        "gamma": f"gamma arrivals of burstiness {load.burstiness or 1:g}",
+    }
+    return names[load.process] + (" in stages" if load.kind == "stages" else "")
 
 
 def _windows(levels: Sequence[LevelResult]) -> str:
@@ -335,6 +412,18 @@ def _marked(levels: Sequence[LevelResult]) -> list[str]:
         for reason in _marks(level):
             reasons.setdefault(reason, []).append(level.name)
     return [f"{MARK} {_plain(', '.join(names))}: {_plain(reason)}" for reason, names in reasons.items()]
+
+
+def _warnings(result: Result) -> list[str]:
+    """The warnings, one line for what several levels have in common."""
+    names = [level.name for level in result.levels]
+    alike: dict[str, list[str]] = {}
+    for warning in result.warnings:
+        name = next((name for name in names if warning.startswith(f"{name}: ")), None)
+        whose = alike.setdefault(warning if name is None else warning.removeprefix(f"{name}: "), [])
+        if name is not None:
+            whose.append(name)
+    return [f"warning: {_plain(': '.join(filter(None, [', '.join(names), text])))}" for text, names in alike.items()]
 
 
 def _errors(levels: Sequence[LevelResult]) -> list[str]:

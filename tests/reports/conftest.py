@@ -51,7 +51,7 @@ def _play(level: Level, ttft_ms: float, tpot_ms: float, failing: float = 0.0, la
     ended = max(record.done_ms or 0.0 for record in records)
     health = WorkerHealth(
         worker=0, cpu_share=0.2, loop_lag_p99_ms=0.3, loop_lag_max_ms=1.2, reads=1000, coalesced_reads=12,
-        connections_opened=level.load.concurrency or 8,
+        connections_opened=level.load.concurrency or 8, error_bar_p50_ms=0.034, error_bar_p99_ms=0.213,
     )  # fmt: skip
     run = LevelRun(level=level.index, end="completed", sending_ended_ms=duration, ended_ms=ended, workers=[health])
     return summarise(level, records, run)
