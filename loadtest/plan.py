@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -31,7 +32,6 @@ def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
     Raises:
         UsageError: the warm-up leaves nothing to measure.
     """
-    warmup_s = _warmup(scenario)
     seen: dict[Level, None] = {}
     for block in scenario.levels:
         for batching, in_, out, load in itertools.product(
@@ -40,14 +40,19 @@ def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
             block.output_tokens,
             _loads(scenario, block),
         ):
+            duration_s = scenario.duration_s if load.stages is None else load.duration_s
             level = Level(
-                0, "", load, batching, in_, out, scenario.duration_s, scenario.requests, warmup_s,
+                0, "", load, batching, in_, out, duration_s, scenario.requests, _warmup(scenario, duration_s),
                 scenario.timeout_s if scenario.grace_s is None else scenario.grace_s,
             )  # fmt: skip
             seen.setdefault(level)
     found = list(seen)
     varies = {key for key in ("input_tokens", "output_tokens") if len({getattr(level, key) for level in found}) > 1}
-    return [msgspec.structs.replace(level, index=index, name=_name(level, varies)) for index, level in enumerate(found)]
+    names = _distinct(_name(level, varies) for level in found)
+    return [
+        msgspec.structs.replace(level, index=index, name=name)
+        for index, (level, name) in enumerate(zip(found, names, strict=True))
+    ]
 
 
 def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
@@ -74,8 +79,7 @@ def slots(level: Level, worker: int, workers: int) -> int:
     return share(level.load.concurrency or 0, worker, workers)
 
 
-def _warmup(scenario: Scenario) -> float:
-    duration = scenario.duration_s
+def _warmup(scenario: Scenario, duration: float | None) -> float:
     if duration is None:
         if scenario.warmup_s:
             raise UsageError(
@@ -101,7 +105,10 @@ def _warmup(scenario: Scenario) -> float:
 def _loads(scenario: Scenario, block: Block) -> list[Load]:
     if block.concurrency is not None:
         return [Load("closed", concurrency=slots) for slots in block.concurrency]
-    return [Load(scenario.arrival, rate_per_s=rate) for rate in block.rate_per_s or ()]
+    burstiness = scenario.burstiness if scenario.arrival == "gamma" else None
+    if block.stages is not None:
+        return [Load("stages", burstiness=burstiness, stages=block.stages, arrival=scenario.arrival)]
+    return [Load(scenario.arrival, rate_per_s=rate, burstiness=burstiness) for rate in block.rate_per_s or ()]
 
 
 def _batchings(scenario: Scenario, block: Block) -> list[Batching]:
@@ -121,3 +128,11 @@ def _name(level: Level, varies: set[str]) -> str:
     if "output_tokens" in varies:
         parts.append(f"out={level.output_tokens}")
     return " ".join(parts)
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """The names, numbered where they repeat: of loads too long to be written out, two may read alike."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} #{seen[name]}"

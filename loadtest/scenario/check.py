@@ -8,9 +8,18 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from loadtest.duration import duration, duration_text
 from loadtest.scenario import form
 from loadtest.scenario.document import Document, Fault, Keys, Place, dotted
 
+LOADS = ("concurrency", "rate", "stages")
+"""The keys that say what a load is: one of them is given, and a block with one does not inherit another."""
+
+_EXCLUDES = {
+    ("concurrency", "rate"): "a rate is an open loop, a concurrency a closed one",
+    ("concurrency", "stages"): "stages are an open loop, a concurrency a closed one",
+    ("rate", "stages"): "stages have rates of their own",
+}
 _SHOWN = 60
 
 
@@ -44,6 +53,12 @@ def blocks_of(data: dict[str, Any]) -> list[tuple[Keys, dict[str, Any]]]:
     return [(("levels", index), block) for index, block in numbered if isinstance(block, dict)]
 
 
+def load_of(*sections: dict[str, Any]) -> str:
+    """Which of ``LOADS`` is played: that of the first of ``sections`` that gives one."""
+    given = (key for section in sections for key in LOADS if section.get(key) is not None)
+    return next(given, "concurrency")
+
+
 def place_of(places: dict[Keys, Place], at: Keys) -> Place:
     """Where the value stands, or the innermost one around it that has a place."""
     while at not in places:
@@ -61,15 +76,18 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     if error["type"] == "extra_forbidden":
         return Fault(document.keys[at], dotted(at), _unknown(at))
     place = place_of(document.values, at)
-    if (isinstance(at[-1], int) and at[0] != "levels") or len(at) == 4:
-        at = at[:-1]  # an item of an axis: its place says which
+    if (isinstance(at[-1], int) and len(at) > 2) or error["type"] == "missing":
+        at = at[:-1]  # the place of an item says which it is; what is missing has none
     return Fault(place, dotted(at) if place.line else "", _expected(error))
 
 
 def _unknown(at: Keys) -> str:
     key = str(at[-1])
     section = str(at[0]) if len(at) > 1 else ""
-    known = (form.Block if section == "levels" else form.SECTIONS.get(section, form.File)).model_fields
+    if "stages" in at[:-1]:
+        known = [field.alias or name for name, field in form.Stage.model_fields.items()]
+    else:
+        known = [*(form.Block if section == "levels" else form.SECTIONS.get(section, form.File)).model_fields]
     if key.endswith(")") and "(" not in key:
         return 'belongs to the value before it: between { } write "uniform(64, 192)" in quotes'
     spelt = key.lower().replace("-", "_")
@@ -113,6 +131,8 @@ def _expected(error: ErrorDetails) -> str:
             return f"expected at most {_shown(context['le'])}{got}"
         case "less_than":
             return f"expected less than {_shown(context['lt'])}{got}"
+        case "missing":
+            return f"is missing {error['loc'][-1]!r}"
         case "model_type":
             return no_mapping(value)
         case "list_type":
@@ -163,29 +183,46 @@ def _contradictions(document: Document) -> Iterator[Fault]:
         return f"{at[-1]} ({f'line {place.line}' if near else place.source})"
 
     for at, axes in [(("load",), load), *blocks]:
-        if axes.get("concurrency") is not None and axes.get("rate") is not None:
-            rate, concurrency = (*at, "rate"), (*at, "concurrency")
-            yield fault(
-                rate,
-                f"excludes {where(concurrency, rate)}: a rate is an open loop, a concurrency a closed one; keep one",
-            )
-    rates = [axes for axes in (load, *(block for _, block in blocks)) if axes.get("rate") is not None]
-    if load.get("arrival") is not None and not rates:
-        yield fault(("load", "arrival"), "applies to a rate only (open loop): give a rate, or remove it")
+        first, *others = [key for key in LOADS if axes.get(key) is not None] or [""]
+        for other in others:
+            excluded, here = (*at, first), (*at, other)
+            yield fault(here, f"excludes {where(excluded, here)}: {_EXCLUDES[first, other]}; keep one")
+        stages = axes.get("stages")
+        for keys, text in _stage_faults(stages if isinstance(stages, list) else []):
+            yield fault((*at, "stages", *keys), text)
 
-    warmup, duration = _seconds(load.get("warmup")), _seconds(load.get("duration"))
-    if load.get("duration") is None and load.get("requests") is None:
-        duration = form.DEFAULTS["load.duration"]
-    if warmup and load.get("duration") is None and load.get("requests") is not None:
-        yield fault(
-            ("load", "warmup"), "needs a duration: a level bounded by requests alone is measured whole; remove one"
+    played: dict[Keys, Any] = {}  # the loads that are played, by where they stand
+    for at, axes in blocks or [(("load",), load)]:
+        key = load_of(axes, load)
+        played[(*at, key) if axes.get(key) is not None else ("load", key)] = axes.get(key) or load.get(key)
+    for key in ("arrival", "max_in_flight"):
+        if load.get(key) is not None and all(at[-1] == "concurrency" for at in played):
+            yield fault(("load", key), "applies to an open loop only: give a rate or stages, or remove it")
+    if load.get("burstiness") is not None and load.get("arrival") != "gamma":
+        yield fault(("load", "burstiness"), "applies to the arrival 'gamma' only: ask for that, or remove it")
+    if load.get("when_full") is not None and load.get("max_in_flight") is None:
+        yield fault(("load", "when_full"), "applies to max_in_flight only: give that, or remove it")
+
+    here, bounds = ("load", "duration"), {at: _total_s(stages) for at, stages in played.items() if at[-1] == "stages"}
+    duration_given, requests_given = (load.get(key) is not None for key in ("duration", "requests"))
+    if len(bounds) < len(played):
+        bounds[here] = (
+            _seconds(load["duration"]) if duration_given else None if requests_given else form.DEFAULTS["load.duration"]
         )
-    elif warmup and duration is not None and warmup >= duration:
+    elif duration_given:
         yield fault(
-            ("load", "warmup"),
-            f"expected less than {where(('load', 'duration'), ('load', 'warmup'))} of {form.duration_text(duration)}, "
-            f"got {form.duration_text(warmup)}: nothing would be left to measure",
+            here, f"excludes {where(next(iter(bounds)), here)}: these last as long as each of them says; keep one"
         )
+    warmup, here = _seconds(load.get("warmup")), ("load", "warmup")
+    for at, bound in bounds.items():
+        if warmup and at[-1] == "duration" and requests_given and not duration_given:
+            yield fault(here, "needs a duration: a level bounded by requests alone is measured whole; remove one")
+        elif warmup and bound is not None and warmup >= bound:
+            yield fault(
+                here,
+                f"expected less than {where(at, here)} of {duration_text(bound)}, got {duration_text(warmup)}: "
+                "nothing would be left to measure",
+            )
 
     slots = server.get("kv_slots")
     sizes = [axes.get("max_batch_size") or server.get("max_batch_size") for axes in [b for _, b in blocks] or [server]]
@@ -202,9 +239,41 @@ def _contradictions(document: Document) -> Iterator[Fault]:
         yield fault(("server", "kv_slots"), f"expected at least the largest max_batch_size ({largest}), got {slots}")
 
 
+def _stage_faults(stages: list[Any]) -> Iterator[tuple[Keys, str]]:
+    """What is wrong between the keys of stages, and where within the list."""
+    known = {field.alias or name for name, field in form.Stage.model_fields.items()}
+    for index, stage in enumerate(stages):
+        if not isinstance(stage, dict) or not stage.keys() <= known:
+            continue  # told of elsewhere, and perhaps it is the rate that is misspelt
+        ends = [key for key in ("from", "to") if stage.get(key) is not None]
+        if stage.get("rate") is not None and ends:
+            yield (index, "rate"), "excludes from and to: a stage has one rate or goes from one to another; keep one"
+        elif stage.get("rate") is None and not ends:
+            yield (index,), "is missing its rate: write rate: 5, or from: 5, to: 50"
+        elif stage.get("rate") is None and len(ends) == 1:
+            yield (
+                (index,),
+                f"is missing {'to' if ends == ['from'] else 'from'!r}: a stage goes from one rate to another",
+            )
+    if stages and all(isinstance(stage, dict) and _is_pause(stage) for stage in stages):
+        yield (), "are all of rate 0: nothing would be sent"
+
+
+def _is_pause(stage: dict[str, Any]) -> bool:
+    rates = [stage[key] for key in ("rate", "from", "to") if stage.get(key) is not None]
+    return bool(rates) and all(rate == 0 for rate in rates)
+
+
+def _total_s(stages: Any) -> float | None:
+    """How long stages last together, or None where that is not known because one is wrong."""
+    listed = stages if isinstance(stages, list) else [stages]
+    each = [_seconds(stage.get("duration")) if isinstance(stage, dict) else None for stage in listed]
+    return None if None in each else sum(filter(None, each))
+
+
 def _seconds(value: object) -> float | None:
     """A duration, or None where there is none or validation reports it."""
     try:
-        return form.duration(value)
+        return duration(value)
     except ValueError:
         return None

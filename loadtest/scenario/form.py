@@ -1,6 +1,5 @@
 """The form of a scenario file: which keys there are and what each takes. The published JSON Schema comes from here."""
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -15,15 +14,17 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from loadtest import abort
+from loadtest.duration import PATTERN, duration, duration_text
 from loadtest.level import Scheduler
-from loadtest.scenario.model import Arrival, Dtype, Endpoint, Provider
+from loadtest.scenario.model import Dtype, Endpoint, Provider, WhenFull
+from loadtest.schedule import Arrival
 from loadtest.workload.lengths import Length as Tokens
 
 MAX_LEVELS_PER_AXIS = 100
+MAX_STAGES = 100
 MAX_TOKENS = 10_000_000
-WEEK_S = 7 * 86_400.0
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-DURATION = r"\s*(?P<number>[0-9]+(\.[0-9]+)?)\s*(?P<unit>ms|s|m|h)\s*"
+MOST_PER_S = 1_000_000
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 DEFAULTS: dict[str, Any] = {
@@ -34,6 +35,8 @@ DEFAULTS: dict[str, Any] = {
     "workload.output_tokens": [Tokens(128, 128)],
     "load.concurrency": [1],
     "load.arrival": "poisson",
+    "load.burstiness": 1.0,
+    "load.when_full": "queue",
     "load.duration": 30.0,
     "server.model": "demo",
     "server.provider": "auto",
@@ -46,28 +49,6 @@ DEFAULTS: dict[str, Any] = {
     "timeouts.stall": 60.0,
 }
 """What a key that nobody gave is worth, in the units of the structs. A key that is not here is None then."""
-
-
-def duration(value: object) -> float:
-    """Seconds in a duration with its unit: ``500ms``, ``30s``, ``2m``, ``1h``; exact to the microsecond.
-
-    Raises:
-        ValueError: no unit, another form, or more than seven days.
-    """
-    match = re.fullmatch(DURATION, str(value), re.ASCII)
-    if match is None:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        mend = f"write {value}s (or ms, m, h)" if number else "write for example 30s, 500ms or 2m"
-        raise ValueError(f"expected a duration with its unit: {mend}")
-    seconds = round(float(match["number"]) * UNITS_S[match["unit"]], 6)
-    if seconds > WEEK_S:
-        raise ValueError("expected at most 7 days (168h)")
-    return seconds
-
-
-def duration_text(seconds: float) -> str:
-    """``30s``: what ``duration`` reads back as the same number."""
-    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def positive_duration(value: object) -> float:
@@ -94,6 +75,18 @@ def length(value: object) -> Tokens:
     raise ValueError("expected a number of tokens (128) or uniform(64, 192)")
 
 
+def abort_on(value: object) -> str:
+    """A rule of ``abort``, as it was written but on one line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError("expected a rule such as error_rate > 50% for 5s")
+    abort.parse(value)
+    return " ".join(value.split())
+
+
 class _OneOrMore:
     """One value, or a list of them: an axis of the matrix."""
 
@@ -109,7 +102,7 @@ class _OneOrMore:
 Item = TypeVar("Item")
 Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), _OneOrMore()]
 Count = Annotated[int, Field(ge=1, le=10**9)]
-_DURATION_SCHEMA = {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h)\s*$"}
+_DURATION_SCHEMA = {"type": "string", "pattern": f"^{PATTERN}$"}
 Duration = Annotated[float, PlainValidator(duration), WithJsonSchema(_DURATION_SCHEMA)]
 PositiveDuration = Annotated[float, PlainValidator(positive_duration), WithJsonSchema(_DURATION_SCHEMA)]
 Length = Annotated[
@@ -124,6 +117,7 @@ Length = Annotated[
         }
     ),
 ]
+AbortRule = Annotated[str, PlainValidator(abort_on), WithJsonSchema({"type": "string"})]
 # no control characters: these texts are printed on terminals and stored in results
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]
 Word = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -132,18 +126,20 @@ Concurrency = Annotated[
     Axis[Annotated[int, Field(ge=1, le=1_000_000)]] | None,
     Field(
         description="Closed loop: requests in flight, each slot sending its next request when its last one has "
-        "ended. One level for each value. Excludes rate.",
+        "ended. One level for each value. Excludes rate and stages.",
         examples=[16, [1, 4, 16]],
     ),
 ]
+PerSecond = Annotated[float, Field(gt=0, le=MOST_PER_S, allow_inf_nan=False)]
 Rate = Annotated[
-    Axis[Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]] | None,
+    Axis[PerSecond] | None,
     Field(
         description="Open loop: requests a second of the whole run, sent when they are due whatever the answers "
-        "do. One level for each value. Excludes concurrency.",
+        "do. One level for each value. Excludes concurrency and stages.",
         examples=[2.5, [2, 5, 10]],
     ),
 ]
+StageRate = Annotated[float, Field(ge=0, le=MOST_PER_S, allow_inf_nan=False)] | None
 InputTokens = Annotated[
     Axis[Length] | None,
     Field(
@@ -180,13 +176,59 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class Stage(_Section):
+    """A part of an open loop: a rate, or a straight line from one rate to another."""
+
+    rate: StageRate = Field(None, description="Requests a second, all the while; 0 is a pause. Excludes from and to.")
+    from_: StageRate = Field(None, alias="from", description="Requests a second at its beginning; needs to.")
+    to: StageRate = Field(None, description="Requests a second at its end; needs from.")
+    duration: PositiveDuration = Field(description="How long it lasts.", examples=["30s"])
+
+
+Stages = Annotated[
+    list[Stage] | None,
+    Field(
+        min_length=1,
+        max_length=MAX_STAGES,
+        description="Open loop: one level whose rate changes, as in a ramp, a step or a spike. It lasts as long as its "
+        "stages together. Excludes concurrency and rate.",
+        examples=[[{"rate": 5, "duration": "30s"}, {"from": 5, "to": 50, "duration": "60s"}]],
+    ),
+]
+
+
 class Load(_Section):
     """How requests arrive, and for how long, at every level."""
 
     concurrency: Concurrency = None
     rate: Rate = None
+    stages: Stages = None
     arrival: Arrival | None = Field(
-        None, description="Gaps of an open loop: poisson (random, as from many users) or constant."
+        None,
+        description="Gaps of an open loop: poisson (random, as from many users), constant, or gamma (random, with "
+        "burstiness).",
+    )
+    burstiness: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Of arrival gamma: the shape of the gaps. 1 is poisson, below 1 burstier, above 1 more even; the "
+        "rate stays the same. The coefficient of variation of the gaps is 1/sqrt(burstiness).",
+        examples=[0.5],
+    )
+    max_in_flight: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description="Most requests of an open loop in flight at once, of the whole run. Not given: no cap.",
+        examples=[100],
+    )
+    when_full: WhenFull | None = Field(
+        None,
+        description="What happens to a request that is due when max_in_flight are in flight: queue (it waits, and its "
+        "latency counts from when it was due) or drop (it is never sent, and counts as failed).",
+    )
+    max_rate: PerSecond | None = Field(
+        None,
+        description="Ceiling on the requests a second that leave, of the whole run and of every load: protects a "
+        "shared endpoint. What waits for it is late, and its latency counts from when it was due.",
+        examples=[50],
     )
     requests: Count | None = Field(
         None,
@@ -194,7 +236,9 @@ class Load(_Section):
         examples=[200],
     )
     duration: PositiveDuration | None = Field(
-        None, description="How long a level sends. 30s when requests is not given either.", examples=["30s", "2m"]
+        None,
+        description="How long a level sends; of one with stages, they say. 30s when requests is not given either.",
+        examples=["30s", "2m"],
     )
     warmup: Duration | None = Field(
         None,
@@ -248,6 +292,7 @@ class Block(_Section):
 
     concurrency: Concurrency = None
     rate: Rate = None
+    stages: Stages = None
     input_tokens: InputTokens = None
     output_tokens: OutputTokens = None
     scheduler: SchedulerAxis = None
@@ -294,6 +339,12 @@ class File(_Section):
         "product of its own axes and, for those it does not give, of load, workload and server.",
     )
     timeouts: Timeouts | None = Field(None, description="When a request is given up.")
+    abort_on: AbortRule | None = Field(
+        None,
+        description="When the run is to end before its time: METRIC OP VALUE for TIME, with the metric error_rate (of "
+        "the requests that finished within the time) or in_flight; without a time it is 5s. Not given: never.",
+        examples=["error_rate > 50% for 5s", "in_flight > 500 for 10s"],
+    )
 
 
 SECTIONS: dict[str, type[_Section]] = {
@@ -312,7 +363,7 @@ def json_schema() -> dict[str, Any]:
     for key, value in DEFAULTS.items():
         section, _, name = key.rpartition(".")
         properties = (definitions[SECTIONS[section].__name__] if section else schema)["properties"]
-        properties[name]["default"] = _written(value, seconds=section in {"load", "timeouts"})
+        properties[name]["default"] = _written(value, seconds=section == "timeouts" or name == "duration")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "loadtest scenario"}
     return head | schema
 

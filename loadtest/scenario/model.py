@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from loadtest.level import Scheduler
+from loadtest.schedule import Arrival, Stage
 from loadtest.workload.lengths import Length
 
 Endpoint = Literal["chat", "completions"]
-Arrival = Literal["constant", "poisson"]
+WhenFull = Literal["queue", "drop"]
 Provider = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "fp16"]
 
@@ -16,9 +17,9 @@ Dtype = Literal["auto", "fp32", "fp16"]
 class Block(msgspec.Struct, frozen=True):
     """A set of levels: the product of its axes. No axis is empty.
 
-    Exactly one of ``concurrency`` (closed loop: requests in flight) and ``rate_per_s`` (open loop: requests
-    a second, of the whole run) is given. ``scheduler`` and ``max_batch_size`` are settings of the bundled
-    server and mean nothing for another target.
+    Exactly one of ``concurrency`` (closed loop: requests in flight), ``rate_per_s`` (open loop: requests a second,
+    of the whole run) and ``stages`` (open loop: one level whose rate changes) is given. ``scheduler`` and
+    ``max_batch_size`` are settings of the bundled server and mean nothing for another target.
     """
 
     concurrency: list[int] | None
@@ -27,6 +28,7 @@ class Block(msgspec.Struct, frozen=True):
     output_tokens: list[Length]
     scheduler: list[Scheduler]
     max_batch_size: list[int]
+    stages: tuple[Stage, ...] | None = None
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -47,9 +49,12 @@ class ServerSettings(msgspec.Struct, frozen=True):
 class Scenario(msgspec.Struct, frozen=True):
     """What is asked of the target, and for how long.
 
-    At least one of ``duration_s`` and ``requests`` is given; both: whichever ends first. ``warmup_s``,
-    ``grace_s`` and ``seed`` of None are derived by the plan. ``name`` is fit for a folder's name. ``model``
-    of None takes the model that the target lists. ``arrival`` is that of the blocks with a rate.
+    At least one of ``duration_s`` and ``requests`` is given; both: whichever ends first. Stages have a duration of
+    their own instead of ``duration_s``. ``warmup_s``, ``grace_s`` and ``seed`` of None are derived by the plan.
+    ``name`` is fit for a folder's name. ``model`` of None takes the model that the target lists. ``arrival`` is that
+    of the blocks with a rate or stages, ``burstiness`` the shape of its gaps where it is gamma. ``max_in_flight`` is
+    the whole run's cap on the requests of an open loop; of None there is none. ``abort_on`` is the text of a rule
+    that ``abort.parse`` reads.
     """
 
     name: str
@@ -64,6 +69,11 @@ class Scenario(msgspec.Struct, frozen=True):
     warmup_s: float | None
     grace_s: float | None
     arrival: Arrival
+    burstiness: float
+    max_in_flight: int | None
+    when_full: WhenFull
+    max_rate_per_s: float | None
+    abort_on: str | None
     timeout_s: float
     connect_timeout_s: float
     stall_timeout_s: float

@@ -3,20 +3,26 @@
 import hashlib
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from loadtest.errors import ScenarioError
 from loadtest.scenario import catalog, form
-from loadtest.scenario.check import blocks_of, check, mapping, message, no_mapping, place_of
+from loadtest.scenario.check import LOADS, blocks_of, check, mapping, message, no_mapping, place_of
 from loadtest.scenario.document import Document, Fault, Keys, Place, dotted, parse, read, scalar
 from loadtest.scenario.model import Block, Override, Resolved, Scenario, ServerSettings
 from loadtest.scenario.text import write
+from loadtest.schedule import Stage
 
 _FLAGS: dict[str, tuple[str, ...]] = {
     "concurrency": ("load", "concurrency"),
     "rate": ("load", "rate"),
     "arrival": ("load", "arrival"),
+    "burstiness": ("load", "burstiness"),
+    "max_in_flight": ("load", "max_in_flight"),
+    "when_full": ("load", "when_full"),
+    "max_rate": ("load", "max_rate"),
     "requests": ("load", "requests"),
     "duration": ("load", "duration"),
     "warmup": ("load", "warmup"),
@@ -27,6 +33,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "stream": ("stream",),
     "model": ("model",),
     "seed": ("seed",),
+    "abort_on": ("abort_on",),
     "timeout": ("timeouts", "total"),
     "connect_timeout": ("timeouts", "connect"),
     "stall_timeout": ("timeouts", "stall"),
@@ -41,13 +48,16 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 _AXES: dict[str, str] = {
     "concurrency": "load",
     "rate": "load",
+    "stages": "load",
     "input_tokens": "workload",
     "output_tokens": "workload",
     "scheduler": "server",
     "max_batch_size": "server",
 }
 """The keys of a block, and the section that gives what a block does not."""
-_TEXTS = {"model", "serve_model"}  # never read as a number: a model may be called 7
+_TEXTS = {"model", "serve_model", "abort_on"}  # never read as a number: a model may be called 7
+_OPEN_LOOP = ("arrival", "burstiness", "max_in_flight", "when_full")
+"""What a file says of its open loop, and is not said of the closed one that a flag asks for instead."""
 _COMMAS = re.compile(r",(?![^(]*\))")  # not those inside uniform(64, 192)
 _MAX_LEVELS = 1000
 
@@ -89,11 +99,16 @@ def _document(source: str | None) -> tuple[str, Document]:
 def _apply(overrides: dict[str, Override], document: Document) -> None:
     """Put the overrides in the place of what the file says, in every block."""
     data, values = document.data, document.values
+    overrides = dict(_parted(overrides))
+    load = mapping(data, "load")
     replaced = _AXES.keys() & overrides.keys()
-    if replaced & {"concurrency", "rate"}:
-        replaced |= {"concurrency", "rate"}
+    if replaced & {*LOADS}:
+        replaced |= {*LOADS}
         if "rate" not in overrides:
-            mapping(data, "load").pop("arrival", None)
+            for key in _OPEN_LOOP:
+                load.pop(key, None)
+    if "arrival" in overrides and overrides["arrival"].value != "gamma":
+        load.pop("burstiness", None)
     for axis in replaced:
         mapping(data, _AXES[axis]).pop(axis, None)
         for _, block in blocks_of(data):
@@ -111,6 +126,17 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
         (data[section] if section else data)[key] = _typed(flag, override.value)
 
 
+def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
+    """The overrides, ``100:drop`` of ``max_in_flight`` parted into its two keys."""
+    for flag, override in overrides.items():
+        number, colon, when_full = override.value.partition(":")
+        if flag == "max_in_flight" and colon:
+            yield flag, Override(number.strip(), override.origin)
+            yield "when_full", Override(when_full.strip(), override.origin)
+        else:
+            yield flag, override
+
+
 def _typed(flag: str, text: str) -> Any:
     """The text of a flag as the file would give it."""
     if flag in _TEXTS:
@@ -122,7 +148,7 @@ def _typed(flag: str, text: str) -> Any:
 
 def _levels(block: Block) -> int:
     """How many levels a block is."""
-    axes = (block.concurrency or block.rate_per_s or [], block.input_tokens, block.output_tokens)
+    axes = (block.concurrency or block.rate_per_s or [block.stages], block.input_tokens, block.output_tokens)
     return math.prod(map(len, (*axes, block.scheduler, block.max_batch_size)))
 
 
@@ -156,12 +182,15 @@ def _build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scena
             to = inherited if alone else own
             return first(to, own, inherited, default=form.DEFAULTS.get(dotted(inherited)))
 
-        # a block with one kind of load does not inherit the other
-        has = [key for key in ("concurrency", "rate") if given(("levels", index, key)) is not None]
-        has = has or [key for key in ("concurrency", "rate") if given(("load", key)) is not None] or ["concurrency"]
+        own = file.levels[index] if file.levels else None
+        kind = next(
+            (key for of in (own, file.load) for key in LOADS if getattr(of, key, None) is not None), "concurrency"
+        )
+        load = axis(kind)
         return Block(
-            concurrency=axis("concurrency") if has == ["concurrency"] else None,
-            rate_per_s=axis("rate") if has == ["rate"] else None,
+            concurrency=load if kind == "concurrency" else None,
+            rate_per_s=load if kind == "rate" else None,
+            stages=tuple(map(_stage, load)) if kind == "stages" else None,
             input_tokens=axis("input_tokens"),
             output_tokens=axis("output_tokens"),
             scheduler=axis("scheduler"),
@@ -171,12 +200,15 @@ def _build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scena
     count = len(file.levels or [None])
     levels = [block(index, alone=count == 1) for index in range(count)]
     requests = one("load", "requests")
+    timed = any(level.stages is None for level in levels)
     duration = first(
         ("load", "duration"),
         ("load", "duration"),
-        default=None if requests is not None else form.DEFAULTS["load.duration"],
+        default=None if requests is not None or not timed else form.DEFAULTS["load.duration"],
     )
-    open_loop = any(level.rate_per_s for level in levels)
+    open_loop = any(level.concurrency is None for level in levels)
+    arrival = one("load", "arrival") if open_loop else form.DEFAULTS["load.arrival"]
+    max_in_flight = one("load", "max_in_flight")
     scenario = Scenario(
         name=first(("name",), ("name",), default=name),
         question=one("question"),
@@ -189,7 +221,12 @@ def _build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scena
         requests=requests,
         warmup_s=one("load", "warmup"),
         grace_s=one("load", "grace"),
-        arrival=one("load", "arrival") if open_loop else form.DEFAULTS["load.arrival"],
+        arrival=arrival,
+        burstiness=one("load", "burstiness") if open_loop and arrival == "gamma" else form.DEFAULTS["load.burstiness"],
+        max_in_flight=max_in_flight,
+        when_full=one("load", "when_full") if max_in_flight is not None else form.DEFAULTS["load.when_full"],
+        max_rate_per_s=one("load", "max_rate"),
+        abort_on=one("abort_on"),
         timeout_s=one("timeouts", "total"),
         connect_timeout_s=one("timeouts", "connect"),
         stall_timeout_s=one("timeouts", "stall"),
@@ -204,3 +241,9 @@ def _build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scena
         ),
     )
     return scenario, sources
+
+
+def _stage(stage: form.Stage) -> Stage:
+    """A valid stage of the file, with the rates at its two ends."""
+    start, end = (stage.from_, stage.to) if stage.rate is None else (stage.rate, stage.rate)
+    return Stage(start or 0.0, end or 0.0, stage.duration)

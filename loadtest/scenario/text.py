@@ -4,14 +4,15 @@ import re
 
 import yaml
 
+from loadtest.duration import duration_text
 from loadtest.scenario.document import scalar
-from loadtest.scenario.form import duration_text
 from loadtest.scenario.model import Block, Scenario
+from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
 
 HEADER = "# Every value of this scenario; behind each, where it came from.\n"
 
-Value = str | bool | int | float | Length | None
+Value = str | bool | int | float | Length | Stage | None
 
 
 def write(scenario: Scenario, sources: dict[str, str]) -> str:
@@ -25,7 +26,8 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
         items = value if isinstance(value, list) else [value]
         written = ", ".join(map(_written, items))
         key = at.rpartition(".")[2]
-        rows.append((f"{indent}{key}: {written if len(items) == 1 else f'[{written}]'}", sources[at]))
+        bare = len(items) == 1 and not isinstance(items[0], Stage)
+        rows.append((f"{indent}{key}: {written if bare else f'[{written}]'}", sources[at]))
 
     def section(name: str, values: dict[str, Value | list[Value]]) -> None:
         rows.append((f"{name}:", ""))
@@ -33,7 +35,7 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
             row(f"{name}.{key}", value, "  ")
 
     alone = scenario.levels[0] if len(scenario.levels) == 1 else None
-    open_loop = any(block.rate_per_s for block in scenario.levels)
+    open_loop = any(block.concurrency is None for block in scenario.levels)
     server = scenario.server
     head: dict[str, Value] = {
         "name": scenario.name,
@@ -51,7 +53,11 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
         "load",
         (_load(alone) if alone else {})
         | ({"arrival": scenario.arrival} if open_loop else {})
+        | ({"burstiness": scenario.burstiness} if open_loop and scenario.arrival == "gamma" else {})
+        | {"max_in_flight": scenario.max_in_flight}
+        | ({"when_full": scenario.when_full} if scenario.max_in_flight is not None else {})
         | {
+            "max_rate": scenario.max_rate_per_s,
             "requests": scenario.requests,
             "duration": _duration(scenario.duration_s),
             "warmup": _duration(scenario.warmup_s),
@@ -83,11 +89,14 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
             "stall": _duration(scenario.stall_timeout_s),
         },
     )
+    row("abort_on", scenario.abort_on)
     width = min(60, max(len(text) for text, _ in rows))
     return HEADER + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
 
 
 def _load(block: Block) -> dict[str, Value | list[Value]]:
+    if block.stages is not None:
+        return {"stages": [*block.stages]}
     if block.rate_per_s is not None:
         return {"rate": [*block.rate_per_s]}
     return {"concurrency": [*(block.concurrency or [])]}
@@ -113,6 +122,9 @@ def _written(value: Value) -> str:
             return str(value).lower()
         case Length(low=low, high=high):
             return str(low) if low == high else f'"{value}"'
+        case Stage(from_per_s=low, to_per_s=high, duration_s=seconds):
+            rates = f"rate: {_written(low)}" if low == high else f"from: {_written(low)}, to: {_written(high)}"
+            return f"{{{rates}, duration: {duration_text(seconds)}}}"
         case float():
             return repr(value).removesuffix(".0")
         case str() if re.fullmatch(r"[A-Za-z0-9][\w./-]*", value, re.ASCII) and isinstance(scalar(value), str):

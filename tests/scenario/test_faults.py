@@ -99,14 +99,60 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
          "got 10s: nothing would be left to measure"),
         ("load: {warmup: 40s}", "1:16: load.warmup: expected less than the default duration of 30s, got 40s: "
          "nothing would be left to measure"),
-        ("load: {arrival: poison, rate: 1}", "1:17: load.arrival: expected 'constant' or 'poisson', got 'poison'; "
-         "did you mean 'poisson'?"),
-        ("load: {arrival: constant}", "1:17: load.arrival: applies to a rate only (open loop): give a rate, "
-         "or remove it"),
+        ("load: {arrival: poison, rate: 1}", "1:17: load.arrival: expected 'constant', 'poisson' or 'gamma', got "
+         "'poison'; did you mean 'poisson'?"),
+        ("load: {arrival: constant}", "1:17: load.arrival: applies to an open loop only: give a rate or "
+         "stages, or remove it"),
         ("load:\n  concurrency: 1\n  rate: 2", "3:9: load.rate: excludes concurrency (line 2): a rate is an open "
          "loop, a concurrency a closed one; keep one"),
         ("levels: [{rate: 2, concurrency: 1}]", "1:17: levels.0.rate: excludes concurrency (line 1): a rate is an "
          "open loop, a concurrency a closed one; keep one"),
+        ("load: {rate: 2, arrival: constant}\nlevels: [{concurrency: 1}]", "1:26: load.arrival: applies to an open "
+         "loop only: give a rate or stages, or remove it"),
+        ("load: {rate: 2, stages: [{rate: 1, duration: 5s}]}", "1:25: load.stages: excludes rate (line 1): stages have "
+         "rates of their own; keep one"),
+        ("levels: [{concurrency: 2, stages: [{rate: 1, duration: 5s}]}]", "1:35: levels.0.stages: excludes concurrency "
+         "(line 1): stages are an open loop, a concurrency a closed one; keep one"),
+        ("load: {stages: 5}", "1:16: load.stages: expected a list, got 5"),
+        ("load: {stages: []}", "1:16: load.stages: is empty: expected a value, or remove the key"),
+        ("load: {stages: [5]}", "1:17: load.stages: expected a mapping of keys to values, got 5"),
+        ("load: {stages: [{rate: 5}]}", "1:17: load.stages.0: is missing 'duration'"),
+        ("load: {stages: [{duration: 5s}]}", "1:17: load.stages.0: is missing its rate: write rate: 5, or from: 5, "
+         "to: 50"),
+        ("load: {stages: [{rate: 1, duration: 5s}, {from: 5, duration: 5s}]}", "1:42: load.stages.1: is missing 'to': "
+         "a stage goes from one rate to another"),
+        ("load: {stages: [{to: 5, duration: 5s}]}", "1:17: load.stages.0: is missing 'from': a stage goes from one "
+         "rate to another"),
+        ("load: {stages: [{rate: 1, to: 5, duration: 5s}]}", "1:24: load.stages.0.rate: excludes from and to: a stage "
+         "has one rate or goes from one to another; keep one"),
+        ("load: {stages: [{rate: -1, duration: 5s}]}", "1:24: load.stages.0.rate: expected at least 0, got -1"),
+        ("load: {stages: [{from: 1, to: x, duration: 5s}]}", "1:31: load.stages.0.to: expected a number, got 'x'"),
+        ("levels: [{stages: [{rate: 1, duration: 5}]}]", "1:40: levels.0.stages.0.duration: expected a duration with "
+         "its unit: write 5s (or ms, m, h), got 5"),
+        ("load: {stages: [{rat: 1, duration: 5s}]}", "1:18: load.stages.0.rat: unknown key; did you mean 'rate'?"),
+        ("load: {stages: [{xyz: 1, duration: 5s}]}", "1:18: load.stages.0.xyz: unknown key; expected one of rate, "
+         "from, to, duration"),
+        ("load: {stages: [{rate: 0, duration: 5s}]}", "1:16: load.stages: are all of rate 0: nothing would be sent"),
+        ("load:\n  stages: [{rate: 1, duration: 5s}]\n  duration: 9s", "3:13: load.duration: excludes stages (line 2): "
+         "these last as long as each of them says; keep one"),
+        ("load: {stages: [{rate: 1, duration: 5s}, {rate: 2, duration: 5s}], warmup: 10s}", "1:76: load.warmup: "
+         "expected less than stages (line 1) of 10s, got 10s: nothing would be left to measure"),
+        ("load: {rate: 1, burstiness: 0.5}", "1:29: load.burstiness: applies to the arrival 'gamma' only: ask for "
+         "that, or remove it"),
+        ("load: {rate: 1, arrival: gamma, burstiness: 0}", "1:45: load.burstiness: expected at least 0.01, got 0"),
+        ("load: {rate: 1, when_full: drop}", "1:28: load.when_full: applies to max_in_flight only: give that, or "
+         "remove it"),
+        ("load: {concurrency: 1, max_in_flight: 5}", "1:39: load.max_in_flight: applies to an open loop only: give a "
+         "rate or stages, or remove it"),
+        ("load: {rate: 1, max_in_flight: '5:drop'}", "1:32: load.max_in_flight: expected a whole number, got '5:drop'"),
+        ("load: {rate: 1, max_rate: 0}", "1:27: load.max_rate: expected more than 0, got 0"),
+        ("abort_on: eror_rate > 50%", "1:11: abort_on: 'eror_rate' is no metric to abort on: they are error_rate and "
+         "in_flight; did you mean 'error_rate'?"),
+        ("abort_on: 50%", "1:11: abort_on: expected METRIC OP VALUE for TIME, such as 'error_rate > 50% for 5s' or "
+         "'in_flight > 500 for 10s', got '50%'"),
+        ("abort_on: 5", "1:11: abort_on: expected a rule such as error_rate > 50% for 5s, got 5"),
+        ("load: {abort_on: x}", "1:8: load.abort_on: unknown key here; it belongs at the top of the file"),
+        ("max_rate: 5", "1:1: max_rate: unknown key here; it belongs under 'load'"),
         ("levels: {rate: 2}", "1:9: levels: expected a list, got a mapping"),
         ("levels: []", "1:9: levels: is empty: expected a value, or remove the key"),
         ("levels: [5]", "1:10: levels.0: expected a mapping of keys to values, got 5"),
@@ -179,8 +225,18 @@ def test_all_faults_of_file_and_flags_come_at_once_in_the_order_of_the_file(tmp_
         ({"concurrency": "1,,4"}, "--concurrency: expected a whole number, got ''"),
         ({"concurrency": "1", "rate": "2"}, "--rate: excludes concurrency (--concurrency): a rate is an open loop, "
          "a concurrency a closed one; keep one"),
-        ({"concurrency": "1", "arrival": "constant"}, "--arrival: applies to a rate only (open loop): give a rate, "
-         "or remove it"),
+        ({"concurrency": "1", "arrival": "constant"}, "--arrival: applies to an open loop only: give a rate or "
+         "stages, or remove it"),
+        ({"concurrency": "1", "max_in_flight": "5"}, "--max-in-flight: applies to an open loop only: give a rate or "
+         "stages, or remove it"),
+        ({"rate": "1", "max_in_flight": "5:dorp"}, "--max-in-flight: expected 'queue' or 'drop', got 'dorp'; did you "
+         "mean 'drop'?"),
+        ({"rate": "1", "max_in_flight": "many:drop"}, "--max-in-flight: expected a whole number, got 'many'"),
+        ({"rate": "1", "max_in_flight": "5:"}, "--max-in-flight: expected 'queue' or 'drop', got ''"),
+        ({"rate": "1", "burstiness": "2"}, "--burstiness: applies to the arrival 'gamma' only: ask for that, or remove "
+         "it"),
+        ({"abort_on": "error_rate > 50"}, "--abort-on: an error_rate of 50 cannot be: write 50% or a fraction such as "
+         "0.5"),
         ({"scheduler": "continuous,statik"}, "--scheduler: expected 'continuous', 'dynamic', 'static' or 'none', "
          "got 'statik'; did you mean 'static'?"),
         ({"input_tokens": "uniform(64, 192), 5x"}, "--input-tokens: '5x' is not a length: write a number of tokens "
@@ -221,6 +277,14 @@ def test_a_flag_at_odds_with_the_file_names_both(tmp_path: Path) -> None:
     found = faults(tmp_path, "load:\n  duration: 10s\n", warmup="20s")
     assert found == (
         "--warmup: expected less than duration (s.yaml:2) of 10s, got 20s: nothing would be left to measure"
+    )
+
+
+def test_a_duration_asked_of_a_preset_with_stages_is_refused_in_words() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load("spike", {"duration": Override("60s", "--duration")})
+    assert str(caught.value) == (
+        "--duration: excludes stages (spike.yaml:10): these last as long as each of them says; keep one"
     )
 
 

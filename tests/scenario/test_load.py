@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from loadtest.duration import duration, duration_text
 from loadtest.scenario import Block, Override, Resolved, load
 from loadtest.scenario.document import parse
-from loadtest.scenario.form import DEFAULTS, SECTIONS, File, duration, duration_text
+from loadtest.scenario.form import DEFAULTS, SECTIONS, File
 from loadtest.scenario.form import Block as BlockForm
+from loadtest.scenario.form import Stage as StageForm
+from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -45,7 +48,8 @@ def test_flags_alone_make_a_scenario() -> None:
 
 def test_every_flag_arrives() -> None:
     flags = {
-        "rate": "2,5.5", "arrival": "constant", "requests": "200", "duration": "500ms", "warmup": "0.1s", "grace": "0s",
+        "rate": "2,5.5", "arrival": "gamma", "burstiness": "0.5", "max_in_flight": "100:drop", "max_rate": "50",
+        "abort_on": "error_rate > 50%  for 5s", "requests": "200", "duration": "500ms", "warmup": "0.1s", "grace": "0s",
         "input_tokens": "8", "output_tokens": "uniform( 1,2 )", "endpoint": "completions", "stream": "false",
         "model": "null", "seed": "3", "timeout": "2m", "connect_timeout": "1s", "stall_timeout": "2 s",
         "scheduler": "dynamic, none", "max_batch_size": "1,2", "batch_timeout_ms": "7", "provider": "cpu",
@@ -54,7 +58,10 @@ def test_every_flag_arrives() -> None:
     resolved = from_flags(**flags)
     scenario = resolved.scenario
     assert scenario.levels == [Block(None, [2, 5.5], [Length(8, 8)], [Length(1, 2)], ["dynamic", "none"], [1, 2])]
-    assert (scenario.arrival, scenario.requests, scenario.duration_s) == ("constant", 200, 0.5)
+    assert (scenario.arrival, scenario.burstiness) == ("gamma", 0.5)
+    assert (scenario.max_in_flight, scenario.when_full, scenario.max_rate_per_s) == (100, "drop", 50)
+    assert scenario.abort_on == "error_rate > 50% for 5s"
+    assert (scenario.requests, scenario.duration_s) == (200, 0.5)
     assert (scenario.warmup_s, scenario.grace_s) == (0.1, 0)
     assert (scenario.endpoint, scenario.stream, scenario.model, scenario.seed) == ("completions", False, "null", 3)
     assert (scenario.timeout_s, scenario.connect_timeout_s, scenario.stall_timeout_s) == (120, 1, 2)
@@ -121,6 +128,66 @@ def test_a_flag_replaces_an_axis_in_every_block(tmp_path: Path) -> None:
     assert [block.max_batch_size for block in levels] == [[2], [2]]
 
 
+STAGES = """\
+load:
+  stages: [{rate: 5, duration: 30s}, {from: 5, to: 50, duration: 60s}, {rate: 0, duration: 500ms}]
+  arrival: gamma
+  burstiness: 0.5
+  max_in_flight: 100
+  when_full: drop
+"""
+MIXED = """\
+load: {stages: [{from: 0, to: 4, duration: 1m}], duration: 20s, arrival: constant}
+levels: [{}, {rate: [1, 2]}, {concurrency: 3}, {stages: [{rate: 0.25, duration: 40s}]}]
+abort_on: 'in_flight > 500 for 10s'
+"""
+
+
+def test_stages_are_one_load_that_has_its_own_duration(tmp_path: Path) -> None:
+    resolved = from_text(tmp_path, STAGES)
+    (block,) = resolved.scenario.levels
+    assert block.stages == (Stage(5, 5, 30), Stage(5, 50, 60), Stage(0, 0, 0.5))
+    assert (block.concurrency, block.rate_per_s, resolved.scenario.duration_s) == (None, None, None)
+    assert (resolved.scenario.arrival, resolved.scenario.burstiness) == ("gamma", 0.5)
+    assert (resolved.scenario.max_in_flight, resolved.scenario.when_full) == (100, "drop")
+    assert resolved.sources["load.stages"] == f"{tmp_path / 'mine.yaml'}:2"
+    assert (
+        "  stages: [{rate: 5, duration: 30s}, {from: 5, to: 50, duration: 60s}, {rate: 0, duration: 0.5s}]  # "
+        in resolved.text
+    )
+
+
+def test_blocks_may_differ_in_the_kind_of_load(tmp_path: Path) -> None:
+    scenario = from_text(tmp_path, MIXED).scenario
+    loads = [(block.concurrency, block.rate_per_s, block.stages) for block in scenario.levels]
+    assert loads == [
+        (None, None, (Stage(0, 4, 60),)),
+        (None, [1, 2], None),
+        ([3], None, None),
+        (None, None, (Stage(0.25, 0.25, 40),)),
+    ]
+    assert (scenario.duration_s, scenario.abort_on) == (20, "in_flight > 500 for 10s")
+
+
+def test_a_flag_for_the_load_replaces_stages_too(tmp_path: Path) -> None:
+    rate = from_text(tmp_path, STAGES, rate="7", duration="10s").scenario
+    assert [(block.stages, block.rate_per_s) for block in rate.levels] == [(None, [7])]
+    assert (rate.arrival, rate.burstiness, rate.max_in_flight, rate.duration_s) == ("gamma", 0.5, 100, 10)
+    closed = from_text(tmp_path, STAGES, concurrency="7").scenario
+    assert [(block.stages, block.concurrency) for block in closed.levels] == [(None, [7])]
+    assert (closed.max_in_flight, closed.burstiness, closed.duration_s) == (None, 1, 30)
+
+
+def test_a_flag_for_one_setting_of_an_open_loop_leaves_the_others(tmp_path: Path) -> None:
+    assert from_text(tmp_path, STAGES, arrival="constant").scenario.burstiness == 1
+    assert from_text(tmp_path, STAGES, arrival="gamma").scenario.burstiness == 0.5
+    assert from_text(tmp_path, STAGES, burstiness="2").scenario.burstiness == 2
+    capped = from_text(tmp_path, STAGES, max_in_flight="7").scenario
+    assert (capped.max_in_flight, capped.when_full) == (7, "drop")
+    capped = from_text(tmp_path, STAGES, max_in_flight="7:queue").scenario
+    assert (capped.max_in_flight, capped.when_full) == (7, "queue")
+
+
 def test_a_flag_mends_the_value_it_replaces(tmp_path: Path) -> None:
     assert from_text(tmp_path, "load: {concurrency: [1, x]}", concurrency="2").scenario.levels[0].concurrency == [2]
 
@@ -162,18 +229,29 @@ FLAGS = st.fixed_dictionaries(
         "connect_timeout": TIMES, "stall_timeout": TIMES, "batch_timeout_ms": NUMBERS, "threads": COUNTS,
         "seed": st.integers(0, 10**18 - 1).map(str), "stream": st.sampled_from(["true", "false"]),
         "model": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30),
+        "max_rate": NUMBERS, "abort_on": st.sampled_from(["error_rate > 50% for 5s", "in_flight>=7"]),
         "serve_model": st.text("aé #:'\"\\{}[]-?!&*%@`,|>\u2028\ufeff😀0n~", min_size=1, max_size=9),
     },
 )  # fmt: skip
 LOADS: st.SearchStrategy[dict[str, str]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"concurrency": axis(COUNTS)}),
-    st.fixed_dictionaries({"rate": axis(NUMBERS)}, optional={"arrival": st.sampled_from(["constant", "poisson"])}),
+    st.fixed_dictionaries(
+        {"rate": axis(NUMBERS)},
+        optional={
+            "arrival": st.sampled_from(["constant", "poisson", "gamma"]),
+            "max_in_flight": st.tuples(COUNTS, st.sampled_from(["", ":drop", ":queue"])).map("".join),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"rate": axis(NUMBERS), "arrival": st.just("gamma"), "burstiness": st.floats(0.01, 1000).map(repr)}
+    ),
 )
 FILES = st.sampled_from(
     [
         None,
         BLOCKS,
+        MIXED,
         'question: "a\\n\\n # b: \\"c\\"\\t"\nname: "1"'.replace("\\t", ""),
         "question: |\n  two\n\n  lines\n",
     ]
@@ -196,12 +274,27 @@ def test_the_resolved_text_is_the_scenario(
 
 
 def test_the_resolved_text_names_every_key_and_its_source(tmp_path: Path) -> None:
-    text = from_text(tmp_path, "load: {rate: 2}", seed="3").text
+    load = "load: {rate: 2, arrival: gamma, max_in_flight: 3}"
+    text = from_text(tmp_path, load, seed="3").text
     for section, form in SECTIONS.items():
-        for key in form.model_fields.keys() - {"concurrency"}:
+        for key in form.model_fields.keys() - {"concurrency", "stages"}:
             assert re.search(rf"(?ms)^{section}:\n(  .*\n)*?  {key}: .*  # ", text), f"{section}.{key}"
     assert re.search(r"(?m)^seed: 3 +# --seed$", text)
     assert re.search(r"(?m)^  rate: 2 +# .*mine\.yaml:1$", text)
+
+
+RATES = st.integers(0, 10**6).map(float) | st.floats(1e-9, 1e6)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(RATES, RATES, TIMES), min_size=1, max_size=5).filter(lambda stages: any(a for a, _, _ in stages))
+)
+def test_stages_survive_being_written(tmp_path: Path, stages: list[tuple[float, float, str]]) -> None:
+    written = ", ".join(f"{{from: {low!r}, to: {high!r}, duration: {time}}}" for low, high, time in stages)
+    resolved = from_text(tmp_path, f"load: {{stages: [{written}]}}")
+    assert resolved.scenario.levels[0].stages == tuple(Stage(low, high, duration(time)) for low, high, time in stages)
+    assert from_text(tmp_path, resolved.text).scenario == resolved.scenario
 
 
 @given(st.integers(0, 604_800_000_000))
@@ -222,14 +315,16 @@ def test_the_structs_cost_neither_yaml_nor_pydantic() -> None:
 
 def test_the_documentation_is_true(tmp_path: Path) -> None:
     page = (DOCS / "scenarios.md").read_text(encoding="utf-8")
-    whole, blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    whole, stages, blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     scenario = from_text(tmp_path, whole).scenario
     block = scenario.levels[0]
     assert len(block.rate_per_s or []) * len(block.input_tokens) * len(block.max_batch_size) == 12
-    forms: list[type[BaseModel]] = [File, BlockForm, *SECTIONS.values()]
+    forms: list[type[BaseModel]] = [File, BlockForm, StageForm, *SECTIONS.values()]
     for form in forms:
-        for key in form.model_fields:
+        for name, field in form.model_fields.items():
+            key = field.alias or name
             assert re.search(rf"\b{key}:", page), f"{key} is not in the page"
     assert len(from_text(tmp_path, blocks).scenario.levels) == 2
+    assert [stage.to_per_s for stage in from_text(tmp_path, stages).scenario.levels[0].stages or ()] == [5, 50, 200]
     for key in DEFAULTS.keys() - {"question"}:
         assert f"`{key}`" in page, f"the default of {key} is not in the page"

@@ -13,7 +13,9 @@ from loadtest.scenario import find, load, presets, schema
 from loadtest.scenario.catalog import folder
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["burst", "chat", "concurrency-sweep", "long-prompt", "prompt-length-sweep", "quickstart"]
+NAMES = [
+    "burst", "chat", "concurrency-sweep", "long-prompt", "prompt-length-sweep", "quickstart", "ramp", "soak", "spike",
+]  # fmt: skip
 SCHEMA = ROOT / "docs" / "scenario.schema.json"
 
 
@@ -59,7 +61,8 @@ def test_an_unknown_name_gets_the_list_and_the_nearest() -> None:
         load("quickstrat", {})
     assert str(caught.value) == (
         "no scenario 'quickstrat': did you mean 'quickstart'? The presets are burst, chat, concurrency-sweep, "
-        "long-prompt, prompt-length-sweep, quickstart; a file of your own is named by its path (./mine.yaml)"
+        "long-prompt, prompt-length-sweep, quickstart, ramp, soak, spike; a file of your own is named by its path "
+        "(./mine.yaml)"
     )
     with pytest.raises(ScenarioError, match="no scenario 'zzz': the presets are burst"):
         load("zzz", {})
@@ -122,7 +125,16 @@ def test_the_schema_agrees_that_a_preset_is_good_before_and_after_it_is_resolved
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"endpont": "chat"}, {"load": {"duration": 30}}, {"server": {"scheduler": ["continous"]}}, {"seed": -1}]
+    "wrong",
+    [
+        {"endpont": "chat"},
+        {"load": {"duration": 30}},
+        {"server": {"scheduler": ["continous"]}},
+        {"seed": -1},
+        {"load": {"stages": [{"rate": 5}]}},
+        {"load": {"stages": [{"rate": -5, "duration": "5s"}]}},
+        {"load": {"rate": 5, "arrival": "gamma", "burstiness": 0}},
+    ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(wrong: dict[str, object], tmp_path: Path) -> None:
     assert not jsonschema.Draft202012Validator(schema()).is_valid(wrong)
