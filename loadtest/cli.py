@@ -58,7 +58,8 @@ def main() -> None:
 @_option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file.")
 @_option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each.")
 @_option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each.")
-@_option("--arrival", metavar="poisson|constant", help="How the requests of -r arrive. [default: poisson]")
+@_option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]")
+@_option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays.")
 @_option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first.")
 @_option("-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]")
 @_option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]")
@@ -73,6 +74,15 @@ def main() -> None:
 @_option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]")
 @_option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]")
 @_option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]")
+@_option("--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped.")
+@_option(
+    "--max-rate",
+    metavar="N",
+    help="Never send more than N a second in the whole run, whatever the load asks: protects a shared endpoint. "
+    "What it holds back waits, and the wait is in the latency; to set a load, use -r.",
+)
+@_option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'.")
+@click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
 @_option("--workers", type=click.IntRange(1, 256), help="Generator processes. [default: as the load needs, cores − 1]")
 @_option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]")
 @_option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each.")
@@ -92,7 +102,8 @@ def main() -> None:
 @click.pass_context
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
-    json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, quiet: bool, verbose: int,
+    json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, strict: bool, quiet: bool,
+    verbose: int,
     **scenario_flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -121,6 +132,7 @@ def run(
             labels=dict(_pair(text, "=", "--label", "key=text") for text in labels),
             output=output,
             workers=workers,
+            strict=strict,
             command=("loadtest", *map(shlex.quote, sys.argv[1:])),
         )
         outcome = play(options, Progress(sys.stderr, quiet=quiet))
@@ -144,6 +156,35 @@ def report(folder: Path, json_to: str | None) -> None:
         from loadtest.recovery import recovered
 
         _print(recovered(folder), folder, json_to)
+
+
+@main.command(short_help="Measure what this machine can carry.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter rows: under 15 s instead of a minute.")
+@click.option("--save", is_flag=True, help="Keep the limits, so that later runs on this machine warn beforehand.")
+@_option("--json", "json_to", metavar="-|FILE", help="Also write the figures there; - is stdout, instead of the table.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> None:
+    """Play a server whose latencies are known, at 1 to 1,024 streams, and print what one worker adds to them.
+
+    The answer says up to how many streams, or events and requests a second, the figures of a run on this machine are
+    the server's and not the client's. It is best measured while nothing else runs here.
+
+    \b
+    loadtest calibrate
+    loadtest calibrate --quick --save
+    """
+    with _exits():
+        from loadtest import calibration
+        from loadtest.calibrate import calibrate as measure
+        from loadtest.progress import Progress
+
+        found = measure(Progress(sys.stderr, quiet=quiet), quick=quick)
+        if _wants_table(found.document(), json_to):
+            from loadtest.reports.calibration import table
+
+            click.echo(table(found, *_paper()), nl=False)
+        if save:
+            click.echo(f"saved: {calibration.save(found)}", err=True)
 
 
 def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
@@ -180,22 +221,34 @@ def _pair(text: str, separator: str, flag: str, form: str) -> tuple[str, str]:
 
 
 def _print(result: "Result", folder: Path, json_to: str | None) -> None:
-    if json_to is not None:
-        import msgspec
+    if _wants_table(result, json_to):
+        from loadtest.reports.console import table
 
-        text = msgspec.json.format(msgspec.json.encode(result), indent=2)
-        if json_to == "-":
-            click.echo(text)
-            return
-        try:
-            Path(json_to).write_bytes(text + b"\n")
-        except OSError as error:
-            raise click.FileError(json_to, error.strerror or str(error)) from None
-    from loadtest.reports.console import table
+        click.echo(table(result, *_paper(), str(folder)), nl=False)
 
+
+def _wants_table(figures: object, json_to: str | None) -> bool:
+    """Write ``figures`` as JSON where that was asked for; tells whether stdout is still free for a table."""
+    if json_to is None:
+        return True
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(figures), indent=2)
+    if json_to == "-":
+        click.echo(text)
+        return False
+    try:
+        Path(json_to).write_bytes(text + b"\n")
+    except OSError as error:
+        raise click.FileError(json_to, error.strerror or str(error)) from None
+    return True
+
+
+def _paper() -> tuple[int, bool]:
+    """The width of a table on stdout, and whether it may have colour."""
     terminal = sys.stdout.isatty()
     width = click.formatting.FORCED_WIDTH or (os.get_terminal_size().columns if terminal else 140)
-    click.echo(table(result, width, terminal and not os.environ.get("NO_COLOR"), str(folder)), nl=False)
+    return width, terminal and not os.environ.get("NO_COLOR")
 
 
 @contextlib.contextmanager

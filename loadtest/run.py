@@ -14,13 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import __version__, plan, scenario
+from loadtest import __version__, abort, plan, scenario
 from loadtest.endpoints.openai import PATHS
-from loadtest.engine.local import Interrupts, LocalEngine, workers_for
-from loadtest.engine.orders import Wiring
+from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
+from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.play import lasting
 from loadtest.errors import (
     EXIT_INTERRUPTED,
+    EXIT_INVALID,
+    Aborted,
     LoadtestError,
     ResultError,
     TargetError,
@@ -62,6 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     output: Path | None = None
     workers: int | None = None
+    strict: bool = False
     command: tuple[str, ...] = ()
 
 
@@ -88,6 +91,7 @@ def run(options: Options, progress: Progress) -> Outcome:
     with _output_folder(options.output, resolved.scenario.name) as folder, _signals(interrupts):
         target = _target(options, resolved.scenario, levels, headers, folder)
         workers = options.workers or workers_for(levels)
+        check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
             progress.note("starting the bundled server" if options.url is None else "reaching the target")
             facts = target.open()
@@ -106,7 +110,7 @@ def run(options: Options, progress: Progress) -> Outcome:
                     target.set_batching(level.batching)
                     progress.level(level, len(levels))
                     log.info("level %d: %s", level.index, level.name)
-                    went = engine.play(level, wiring, interrupts, progress.counts)
+                    went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
                     records, offset = read(folder / JOURNAL, offset)
                     played.append(summarise(level, records, went))
                     write(_so_far(result, played, levels), folder)
@@ -120,7 +124,9 @@ def run(options: Options, progress: Progress) -> Outcome:
         progress.close()
         result = _so_far(result, played, levels)
         codes = [error.exit_code] if error else []
-        codes += [TargetError.exit_code for level in played if level.counts.sent and not level.counts.ok]
+        if not isinstance(error, Aborted):  # which says it better
+            codes += [TargetError.exit_code for level in played if level.counts.sent and not level.counts.ok]
+        codes += [EXIT_INVALID for level in played if options.strict and not level.client.valid]
         codes += [EXIT_INTERRUPTED] if interrupts.count else []
         result = msgspec.structs.replace(
             result,
@@ -130,6 +136,20 @@ def run(options: Options, progress: Progress) -> Outcome:
         )
         write(result, folder)
     return Outcome(result, folder, error)
+
+
+def _seen(abort_on: str | None, progress: Progress) -> Seen:
+    """What to do with the workers' counts during a level: show them, and see whether the user's rule ends the run."""
+    watch = abort.Watch(abort.parse(abort_on)) if abort_on else None
+
+    def see(at_s: float, workers: Sequence[Snapshot]) -> str | None:
+        progress.counts(workers)
+        if watch is None:
+            return None
+        ok, failed, in_flight = (sum(getattr(w, key) for w in workers) for key in ("ok", "failed", "in_flight"))
+        return watch.see(at_s, ok, failed, in_flight)
+
+    return see
 
 
 def _resolve(options: Options) -> Resolved:
@@ -181,6 +201,9 @@ def _wiring(
         stall_timeout_s=asked.stall_timeout_s,
         journal=str(folder / JOURNAL),
         seed=asked.seed,
+        max_in_flight=asked.max_in_flight,
+        max_rate_per_s=asked.max_rate_per_s,
+        drop_when_full=asked.when_full == "drop",
     )
 
 
@@ -225,6 +248,8 @@ def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Leve
 
 def _ended_badly(level: Level, went: LevelRun, records: Sequence[Record]) -> LoadtestError | None:
     """The reason to play no further level, if there is one."""
+    if went.end == "aborted":
+        return Aborted(f"level {level.name} was ended by --abort-on: {went.reason}")
     if went.end == "worker_lost":
         return WorkerLost(f"level {level.name}: {went.reason}; its figures are unsound")
     refused = [record.error for record in records if record.error is not None and lasting(record.error)]

@@ -8,21 +8,24 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import loadtest.errors
 from loadtest.engine import worker
 from loadtest.engine.orders import Done, Failed, Prepare, Ready, Snapshot, Start, Stop, Wiring
-from loadtest.errors import LoadtestError
+from loadtest.errors import LoadtestError, UsageError
 from loadtest.level import Level, LevelEnd, LevelRun
 
 _STREAMS_A_WORKER = 1000
 _START_AHEAD_S = 0.02  # the common t0 lies this far ahead, so that every worker has heard of it
 _LISTEN_S = 0.1
+_FILES_APART = 64  # what a worker has open besides its connections
 _INTERRUPT_GRACE_S = 3.0
 
 T = TypeVar("T")
-Seen = Callable[[Sequence[Snapshot]], None]
+# Shown what the workers have counted, by the second of the level; a reason it returns ends the level.
+Seen = Callable[[float, Sequence[Snapshot]], str | None]
 
 
 class Interrupts:
@@ -37,6 +40,31 @@ def workers_for(levels: Sequence[Level]) -> int:
     most = max((level.load.concurrency or 1 for level in levels), default=1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores - 1, -(-most // _STREAMS_A_WORKER)))
+
+
+def check_budget(levels: Sequence[Level], workers: int) -> None:
+    """See that this host can hold the connections that closed loops ask for, before anything is sent.
+
+    Raises:
+        UsageError: it has not the ports to one address, or a worker not the file descriptors.
+    """
+    most = max((level.load.concurrency or 0 for level in levels), default=0)
+    with contextlib.suppress(OSError):  # only Linux has the file; elsewhere a lack of ports shows during the level
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split())
+        if most > high - low + 1:
+            raise UsageError(
+                f"--concurrency {most} asks for more connections to one address than this host has ports "
+                f"({high - low + 1}); lower it, or widen net.ipv4.ip_local_port_range"
+            )
+    if sys.platform != "win32":
+        import resource  # noqa: PLC0415  # not on Windows
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if files != resource.RLIM_INFINITY and -(-most // workers) + _FILES_APART > files:
+            raise UsageError(
+                f"--concurrency {most} asks for more connections a worker than it may have open files ({files}); "
+                "raise ulimit -Hn, or use more --workers"
+            )
 
 
 class LocalEngine:
@@ -84,7 +112,7 @@ class LocalEngine:
         t0 = time.perf_counter_ns() + round(_START_AHEAD_S * 1e9)
         for number in range(count):
             self._say(number, Start(t0))
-        self._listen(heard, lambda said: _last(said, Done) is not None, interrupts, seen, playing=True)
+        aborted = self._listen(heard, lambda said: _last(said, Done) is not None, interrupts, seen, playing=True)
 
         done = [message for said in heard if (message := _last(said, Done)) is not None]
         unusable = next((message.unusable for message in done if message.unusable), None)
@@ -95,6 +123,8 @@ class LocalEngine:
             end, reason = "worker_lost", f"generator process {', '.join(map(str, lost))} ended during the level"
         elif interrupts.count:
             end = "interrupted"
+        elif aborted is not None:
+            end, reason = "aborted", aborted
         elif unusable is not None:
             end, reason = "unusable", unusable
         return LevelRun(
@@ -110,9 +140,11 @@ class LocalEngine:
     def _listen(
         self, heard: list[list[object]], enough: Callable[[list[object]], bool], interrupts: Interrupts,
         seen: Seen | None = None, *, playing: bool = False,
-    ) -> None:  # fmt: skip
-        """Take in what the workers say until each has said enough or is gone."""
+    ) -> str | None:  # fmt: skip
+        """Take in what the workers say until each has said enough or is gone; the reason if it was aborted."""
         obeyed = 0
+        aborted = None
+        began = time.monotonic()
         open_pipes = {pipe: number for number, pipe in enumerate(self._pipes) if not pipe.closed}
         while waiting := [pipe for pipe, number in open_pipes.items() if not enough(heard[number])]:
             for pipe in wait(waiting, _LISTEN_S):
@@ -128,14 +160,18 @@ class LocalEngine:
                 if said and isinstance(message, Snapshot) and isinstance(said[-1], Snapshot):
                     said.pop()  # only the newest is of interest
                 said.append(message)
-            if seen is not None:
-                seen([snapshot for said in heard if (snapshot := _last(said, Snapshot)) is not None])
+            counted = [snapshot for said in heard if (snapshot := _last(said, Snapshot)) is not None]
+            if seen is not None and counted and aborted is None:
+                aborted = seen(time.monotonic() - began, counted)
+                for number in open_pipes.values() if aborted else ():
+                    self._say(number, Stop(0.0))
             if playing and interrupts.count > obeyed:
                 obeyed = interrupts.count
                 for number in open_pipes.values():
                     self._say(number, Stop(_INTERRUPT_GRACE_S if obeyed == 1 else 0.0))
             elif interrupts.count and not playing:
                 raise KeyboardInterrupt
+        return aborted
 
     def _say(self, number: int, order: object) -> None:
         with contextlib.suppress(OSError):  # a worker that is gone: _listen sees that it says nothing
