@@ -126,7 +126,7 @@ def not_reached(level: Level) -> LevelResult:
         workload=_workload(level, [], nothing, none),
         window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
         counts=Counts(),
-        rates=Rates(target_per_s=level.load.rate_per_s),
+        rates=Rates(target_per_s=level.load.mean_rate_per_s()),
         throughput=Throughput(),
         whole_run=Throughput(),
         concurrency=Concurrency(),
@@ -289,11 +289,10 @@ def _counts(records: Sequence[Record], columns: Columns, inside: Mask) -> Counts
 
 
 def _rates(level: Level, columns: Columns, inside: Mask, bounds: _Bounds) -> Rates:
-    target = level.load.rate_per_s
     if bounds.length_s is None:
-        return Rates(target_per_s=target)
+        return Rates(target_per_s=level.load.mean_rate_per_s())
     return Rates(
-        target_per_s=target,
+        target_per_s=level.load.mean_rate_per_s(bounds.start / 1000, bounds.end / 1000),
         offered_per_s=significant(np.count_nonzero(inside & ~np.isnan(columns.sent)) / bounds.length_s),
         completed_per_s=significant(np.count_nonzero(inside & columns.ok) / bounds.length_s),
     )

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from loadtest import plan, scenario
 from loadtest.errors import UsageError
 from loadtest.level import Batching, Level
 from loadtest.scenario.model import Override
-from loadtest.schedule import Load
+from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
 
 
@@ -68,6 +69,71 @@ def test_the_warm_up_is_a_tenth_within_bounds_and_none_for_a_number_of_requests(
 def test_the_grace_is_the_timeout_unless_given() -> None:
     assert levels(None, timeout="7s")[0].grace_s == 7
     assert levels(None, timeout="7s", grace="1s")[0].grace_s == 1
+
+
+def stages_file(folder: Path, text: str) -> str:
+    path = folder / "s.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_stages_are_one_level_as_long_as_they_are(tmp_path: Path) -> None:
+    text = (
+        "load: {stages: [{from: 0, to: 10, duration: 60s}, {rate: 50, duration: 40s}], arrival: gamma, burstiness: 0.5}"
+    )
+    (found,) = levels(stages_file(tmp_path, text))
+    stages = (Stage(0.0, 10.0, 60.0), Stage(50.0, 50.0, 40.0))
+    assert found.load == Load("stages", stages=stages, arrival="gamma", burstiness=0.5)
+    assert (found.duration_s, found.requests, found.warmup_s, found.name) == (
+        100,
+        None,
+        10,
+        "continuous 16 stages 0→10→50/s gamma 0.5",
+    )
+    (bounded,) = levels(stages_file(tmp_path, text), requests="30")
+    assert (bounded.duration_s, bounded.requests, bounded.warmup_s) == (100, 30, 0)
+
+
+def test_each_level_has_the_duration_and_warm_up_of_its_own_load(tmp_path: Path) -> None:
+    text = (
+        "load: {duration: 20s, arrival: constant}\n"
+        "levels: [{rate: 3}, {stages: [{rate: 1, duration: 5m}]}, {concurrency: 2}]"
+    )
+    found = levels(stages_file(tmp_path, text), bundled=False)
+    assert [(level.name, level.duration_s, level.warmup_s) for level in found] == [
+        ("3/s constant", 20, 2), ("stages 1/s constant", 300, 30), ("c=2", 20, 2),
+    ]  # fmt: skip
+
+
+def test_levels_that_read_alike_are_told_apart_by_number(tmp_path: Path) -> None:
+    text = "levels: [{stages: [{rate: 1, duration: 5s}]}, {stages: [{rate: 1, duration: 9s}]}]"
+    assert [level.name for level in levels(stages_file(tmp_path, text), bundled=False)] == [
+        "stages 1/s",
+        "stages 1/s #2",
+    ]
+
+
+def test_gamma_arrivals_carry_their_burstiness_and_others_none() -> None:
+    (gamma,) = levels(None, rate="20", arrival="gamma", burstiness="0.5")
+    assert gamma.load == Load("gamma", rate_per_s=20.0, burstiness=0.5)
+    (poisson,) = levels(None, rate="20")
+    assert poisson.load == Load("poisson", rate_per_s=20.0)
+
+
+@given(st.integers(1, 8), st.integers(0, 2**31), st.sampled_from(["constant", "poisson", "gamma"]))
+def test_the_due_times_of_stages_are_the_same_for_any_number_of_workers(workers: int, seed: int, arrival: Any) -> None:
+    stages = (Stage(0.0, 40.0, 2.0), Stage(0.0, 0.0, 1.0), Stage(80.0, 80.0, 0.5))
+    asked = level(load=Load("stages", stages=stages, arrival=arrival, burstiness=0.5), duration_s=3.5)
+    alone = list(plan.due_times(asked, seed, 0, 1))
+    assert sorted(at for worker in range(workers) for at in plan.due_times(asked, seed, worker, workers)) == alone
+    if arrival == "constant":
+        assert len(alone) == 80
+
+
+@pytest.mark.parametrize(("name", "requests"), [("ramp", 10 + 585 + 240), ("spike", 60 + 100 + 60), ("soak", 3600)])
+def test_a_preset_with_an_open_loop_sends_what_its_rates_add_up_to(name: str, requests: int) -> None:
+    (asked,) = levels(name, arrival="constant")
+    assert len(list(plan.due_times(asked, 1, 0, 1))) == requests
 
 
 def test_a_warm_up_that_leaves_nothing_is_refused() -> None:

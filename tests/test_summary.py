@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadtest.level import Level, LevelEnd, LevelRun, WorkerHealth
 from loadtest.records import OUTCOMES, Record, RequestError
 from loadtest.result import LevelResult
-from loadtest.schedule import Load
+from loadtest.schedule import Load, Stage
 from loadtest.summary import not_reached, summarise, warnings
 from loadtest.workload.lengths import Length
 
@@ -369,6 +369,17 @@ def test_open_loop_says_its_target_and_a_closed_one_has_none() -> None:
     assert summarise(level(), [], run()).rates.target_per_s is None
 
 
+def test_stages_are_asked_for_the_mean_of_their_rate_over_the_window() -> None:
+    stages = (Stage(0.0, 10.0, 4.0), Stage(30.0, 30.0, 6.0))
+    staged = Load("stages", stages=stages, arrival="constant")
+    # From the end of warm-up at 1 s on: a ramp from 2.5/s to 10/s for 3 s, then 30/s for 6 s.
+    asked = (6.25 * 3 + 30 * 6) / 9
+    assert summarise(level(load=staged), [], run()).rates.target_per_s == pytest.approx(asked)
+    early = summarise(level(load=staged), [], run(sending_ended_ms=4000.0, end="interrupted"))
+    assert early.rates.target_per_s == pytest.approx(6.25)
+    assert not_reached(level(load=staged)).rates.target_per_s == pytest.approx(20)
+
+
 def test_order_of_the_journal_does_not_matter() -> None:
     records = busy(3000.0)
     mixed = random.Random(1).sample(records, len(records))
@@ -426,6 +437,50 @@ def test_schedule_that_was_not_held_makes_the_level_invalid() -> None:
     (reason,) = _reasons(level(load=OPEN), records + unsent, run())
     assert reason.startswith("the schedule was not held: 97 of 100 due requests were sent (97.0%, limit 98%)")
     assert _reasons(level(load=OPEN), records + unsent[:1], run()) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"error": RequestError(kind="dropped", message="100 requests were in flight")},
+        {"error": RequestError(kind="never_sent", message="held back until the level had ended")},
+        {"error": RequestError(kind="cancelled", message="cut off while its connection was being opened")},
+        {"wait_ms": 50.0},
+    ],
+)
+def test_what_the_users_cap_held_back_or_was_still_connecting_is_not_the_clients_fault(given: dict[str, Any]) -> None:
+    held_back = [failure(100 + i, 9000.0, "never_sent", **{"sent_ms": None, "error": None, **given}) for i in range(50)]
+    figures = summarise(level(load=OPEN), [*(answer(i, 1000.0 + 80 * i) for i in range(50)), *held_back], run())
+    assert figures.client.valid, figures.client.reasons
+    assert figures.client.sent_share == 1.0
+    assert figures.counts.never_sent == 50
+    assert figures.latency.e2e_ms.due is not None
+    assert figures.latency.e2e_ms.due.failed == 50  # failed all the same
+
+
+def test_bytes_that_waited_for_the_client_make_the_level_invalid() -> None:
+    (one,) = run().workers
+    read = [
+        msgspec.structs.replace(one, error_bar_p50_ms=0.04, error_bar_p99_ms=0.4),
+        msgspec.structs.replace(one, worker=1, error_bar_p50_ms=0.06, error_bar_p99_ms=5.5),
+        msgspec.structs.replace(one, worker=2),  # had no sampled connection
+    ]
+    client = summarise(level(), busy(), run(workers=read)).client
+    assert (client.error_bar_p50_ms, client.error_bar_ms) == (0.06, 5.5)
+    (reason,) = client.reasons
+    assert reason == (
+        "the generator read late: bytes waited for it, error bar p99 5.5 ms, limit 5.0 ms; "
+        "use more --workers, another host or fewer streams"
+    )
+    assert _reasons(level(), busy(), run(workers=[read[0], read[2]])) == []
+    assert summarise(level(), busy(), run()).client.error_bar_ms is None
+
+
+def test_host_without_a_free_port_makes_the_level_invalid() -> None:
+    worker = msgspec.structs.replace(run().workers[0], no_free_port=7)
+    (reason,) = _reasons(level(), busy(), run(workers=[worker]))
+    assert reason.startswith("this host ran out of ports: 7 connections found none free, limit 0; use fewer streams, ")
+    assert "net.ipv4.ip_local_port_range" in reason
 
 
 def test_target_that_refuses_connections_does_not_make_the_client_the_limit() -> None:
@@ -497,6 +552,81 @@ def test_a_busy_client_is_a_warning_and_not_a_verdict() -> None:
     assert warnings(figures) == [
         "c=2: the busiest generator process used 97% of its core; more --workers would be safer"
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"bad_events": 2}, "4 stream events could not be read and were skipped"),
+        ({"resent": True}, "2 requests were sent once more, because the server had closed their kept-alive connection"),
+        (
+            {"output_tokens": 12},
+            "the server bundles tokens, 3.0 a stream event: ITL is between events, not between tokens",
+        ),
+        (
+            {"cached_input_tokens": 4},
+            "warm prefix cache: 8 input tokens (50%) came from the server's cache, so TTFT is not a cold one",
+        ),
+        (
+            {"itl_ms": [0.0] * 3, "last_token_ms": 2101.0},
+            "single-burst: 2 of 2 answers arrived all at once; TPOT and ITL are without them, for they have no speed",
+        ),
+        ({"input_tokens": 9}, "prompts were not as long as asked: 9.0 tokens on average instead of 8.0"),
+        (
+            {"first_token_ms": None, "first_answer_ms": None, "last_token_ms": None, "events": 0, "itl_ms": None},
+            "TTFT not measured: 2 ok answers brought no token, or were not streamed",
+        ),
+    ],
+)
+def test_what_changes_the_meaning_of_a_figure_is_a_warning(given: dict[str, Any], says: str) -> None:
+    figures = summarise(level(), [answer(i, 2000.0, **given) for i in range(2)], run(end="interrupted"))
+    assert figures.client.valid, figures.client.reasons
+    assert warnings(figures) == [f"c=2: {says}"]
+
+
+def test_reads_of_many_events_are_a_warning_and_a_sound_level_has_none() -> None:
+    many = msgspec.structs.replace(run().workers[0], coalesced_reads=20)
+    (warning,) = warnings(summarise(level(), busy(), run(workers=[many])))
+    assert warning.startswith("c=2: 20% of reads held several events")
+    assert warnings(summarise(level(), busy(), run())) == []
+    plain = {"streamed": False, "first_token_ms": None, "first_answer_ms": None, "last_token_ms": None, "events": 0}
+    unstreamed = [answer(0, 2000.0, itl_ms=None, **plain)]
+    assert warnings(summarise(level(), unstreamed, run(end="interrupted"))) == []
+
+
+def test_answer_in_one_burst_has_no_speed_and_others_keep_theirs() -> None:
+    burst = answer(0, 2000.0, itl_ms=[0.0] * 3, first_token_ms=2131.0, first_answer_ms=2131.0)
+    coalesced = answer(1, 3000.0, itl_ms=[0.0, 0.0, 30.0])
+    figures = summarise(level(), [burst, coalesced], run())
+    assert figures.single_burst == 1
+    assert (figures.latency.tpot_ms.ok.n, figures.latency.tpot_ms.excluded) == (1, 1)
+    assert figures.latency.tpot_ms.ok.min == 10.0
+    assert (figures.latency.itl_ms.ok.n, figures.latency.itl_ms.excluded) == (3, 1)
+    assert figures.latency.ttft_ms.ok.n == 2
+    assert figures.throughput.output_tokens_per_s == pytest.approx(8 / 9)
+
+
+@given(st.lists(st.floats(0, 9_000), min_size=1, max_size=30), st.floats(1, 900))
+def test_no_figure_has_the_noise_of_arithmetic_in_it(starts: list[float], wait: float) -> None:
+    records = [
+        answer(i, at, sent_ms=at + 0.1, first_token_ms=at + wait, first_answer_ms=at + wait,
+               last_token_ms=at + wait + 30.0, done_ms=at + wait + 31.0)
+        for i, at in enumerate(starts)
+    ]  # fmt: skip
+    figures = summarise(level(), records, run())
+    for number in _floats(msgspec.to_builtins(figures)):
+        assert number == float(f"{number:.7g}") or number == round(number, 4) or number == round(number, 7)
+    for name in figures.latency.__struct_fields__:
+        dist = getattr(figures.latency, name).ok
+        assert dist.n == 0 or dist.min <= dist.p50 <= dist.p999 <= dist.max
+
+
+def _floats(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for inner in value.values() for number in _floats(inner)]
+    if isinstance(value, list):
+        return [number for inner in value for number in _floats(inner)]
+    return [value] if isinstance(value, float) else []
 
 
 def test_large_level_is_finite_and_consistent() -> None:

@@ -168,64 +168,82 @@ def _shown(value: object) -> str:
 
 def _contradictions(document: Document) -> Iterator[Fault]:
     """Faults between keys. Reads the raw values, so that they are found beside faults of single ones."""
-    data, places = document.data, document.keys | document.values
-    load, server, blocks = mapping(data, "load"), mapping(data, "server"), blocks_of(data)
-
-    def fault(at: Keys, text: str) -> Fault:
-        place = places[at]
-        return Fault(place, dotted(at) if place.line else "", text)
-
-    def where(at: Keys, seen_from: Keys) -> str:
-        place = places.get(at)
-        if place is None:
-            return f"the default {at[-1]}"
-        near = place.line and place.origin == places[seen_from].origin
-        return f"{at[-1]} ({f'line {place.line}' if near else place.source})"
-
+    data = document.data
+    load, blocks = mapping(data, "load"), blocks_of(data)
     for at, axes in [(("load",), load), *blocks]:
         first, *others = [key for key in LOADS if axes.get(key) is not None] or [""]
         for other in others:
             excluded, here = (*at, first), (*at, other)
-            yield fault(here, f"excludes {where(excluded, here)}: {_EXCLUDES[first, other]}; keep one")
+            text = f"excludes {_where(document, excluded, here)}: {_EXCLUDES[first, other]}; keep one"
+            yield _between(document, here, text)
         stages = axes.get("stages")
         for keys, text in _stage_faults(stages if isinstance(stages, list) else []):
-            yield fault((*at, "stages", *keys), text)
+            yield _between(document, (*at, "stages", *keys), text)
 
     played: dict[Keys, Any] = {}  # the loads that are played, by where they stand
     for at, axes in blocks or [(("load",), load)]:
         key = load_of(axes, load)
         played[(*at, key) if axes.get(key) is not None else ("load", key)] = axes.get(key) or load.get(key)
+    for key, text in _load_faults(load, open_loop=any(at[-1] != "concurrency" for at in played)):
+        yield _between(document, ("load", key), text)
+    yield from _time_faults(document, load, played)
+    yield from _slot_faults(document, mapping(data, "server"), [block for _, block in blocks])
+
+
+def _between(document: Document, at: Keys, text: str) -> Fault:
+    """The fault at a value that is given."""
+    place = document.values.get(at) or document.keys[at]
+    return Fault(place, dotted(at) if place.line else "", text)
+
+
+def _where(document: Document, at: Keys, seen_from: Keys) -> str:
+    """The name of a value and where it stands."""
+    place, here = document.values.get(at), document.values[seen_from]
+    if place is None:
+        return f"the default {at[-1]}"
+    near = place.line and place.origin == here.origin
+    return f"{at[-1]} ({f'line {place.line}' if near else place.source})"
+
+
+def _load_faults(load: dict[str, Any], open_loop: bool) -> Iterator[tuple[str, str]]:
+    """The settings of a load that would do nothing, by key."""
     for key in ("arrival", "max_in_flight"):
-        if load.get(key) is not None and all(at[-1] == "concurrency" for at in played):
-            yield fault(("load", key), "applies to an open loop only: give a rate or stages, or remove it")
+        if load.get(key) is not None and not open_loop:
+            yield key, "applies to an open loop only: give a rate or stages, or remove it"
     if load.get("burstiness") is not None and load.get("arrival") != "gamma":
-        yield fault(("load", "burstiness"), "applies to the arrival 'gamma' only: ask for that, or remove it")
+        yield "burstiness", "applies to the arrival 'gamma' only: ask for that, or remove it"
     if load.get("when_full") is not None and load.get("max_in_flight") is None:
-        yield fault(("load", "when_full"), "applies to max_in_flight only: give that, or remove it")
+        yield "when_full", "applies to max_in_flight only: give that, or remove it"
 
-    here, bounds = ("load", "duration"), {at: _total_s(stages) for at, stages in played.items() if at[-1] == "stages"}
-    duration_given, requests_given = (load.get(key) is not None for key in ("duration", "requests"))
-    if len(bounds) < len(played):
-        bounds[here] = (
-            _seconds(load["duration"]) if duration_given else None if requests_given else form.DEFAULTS["load.duration"]
-        )
-    elif duration_given:
-        yield fault(
-            here, f"excludes {where(next(iter(bounds)), here)}: these last as long as each of them says; keep one"
-        )
-    warmup, here = _seconds(load.get("warmup")), ("load", "warmup")
-    for at, bound in bounds.items():
-        if warmup and at[-1] == "duration" and requests_given and not duration_given:
-            yield fault(here, "needs a duration: a level bounded by requests alone is measured whole; remove one")
-        elif warmup and bound is not None and warmup >= bound:
-            yield fault(
-                here,
-                f"expected less than {where(at, here)} of {duration_text(bound)}, got {duration_text(warmup)}: "
-                "nothing would be left to measure",
-            )
 
+def _time_faults(document: Document, load: dict[str, Any], played: dict[Keys, Any]) -> Iterator[Fault]:
+    """What is wrong between the duration, the warm-up and the stages, which have durations of their own."""
+    duration_at, warmup_at = ("load", "duration"), ("load", "warmup")
+    lasting = {at: _total_s(stages) for at, stages in played.items() if at[-1] == "stages"}
+    if len(lasting) == len(played):
+        if load.get("duration") is not None:
+            stages = _where(document, next(iter(lasting)), duration_at)
+            text = f"excludes {stages}: these last as long as each of them says; keep one"
+            yield _between(document, duration_at, text)
+    elif load.get("duration") is not None:
+        lasting[duration_at] = _seconds(load["duration"])
+    elif load.get("requests") is None:
+        lasting[duration_at] = form.DEFAULTS["load.duration"]
+    elif _seconds(load.get("warmup")):
+        text = "needs a duration: a level bounded by requests alone is measured whole; remove one"
+        yield _between(document, warmup_at, text)
+    warmup = _seconds(load.get("warmup"))
+    for at, lasts in lasting.items():
+        if warmup and lasts is not None and warmup >= lasts:
+            text = f"expected less than {_where(document, at, warmup_at)} of {duration_text(lasts)}"
+            text += f", got {duration_text(warmup)}: nothing would be left to measure"
+            yield _between(document, warmup_at, text)
+
+
+def _slot_faults(document: Document, server: dict[str, Any], blocks: list[dict[str, Any]]) -> Iterator[Fault]:
+    """Too few slots for the largest batch."""
     slots = server.get("kv_slots")
-    sizes = [axes.get("max_batch_size") or server.get("max_batch_size") for axes in [b for _, b in blocks] or [server]]
+    sizes = [axes.get("max_batch_size") or server.get("max_batch_size") for axes in blocks or [server]]
     largest = max(
         (
             size
@@ -236,7 +254,8 @@ def _contradictions(document: Document) -> Iterator[Fault]:
         default=0,
     )
     if isinstance(slots, int) and slots < largest:
-        yield fault(("server", "kv_slots"), f"expected at least the largest max_batch_size ({largest}), got {slots}")
+        text = f"expected at least the largest max_batch_size ({largest}), got {slots}"
+        yield _between(document, ("server", "kv_slots"), text)
 
 
 def _stage_faults(stages: list[Any]) -> Iterator[tuple[Keys, str]]:
@@ -251,10 +270,8 @@ def _stage_faults(stages: list[Any]) -> Iterator[tuple[Keys, str]]:
         elif stage.get("rate") is None and not ends:
             yield (index,), "is missing its rate: write rate: 5, or from: 5, to: 50"
         elif stage.get("rate") is None and len(ends) == 1:
-            yield (
-                (index,),
-                f"is missing {'to' if ends == ['from'] else 'from'!r}: a stage goes from one rate to another",
-            )
+            missing = "to" if ends == ["from"] else "from"
+            yield (index,), f"is missing {missing!r}: a stage goes from one rate to another"
     if stages and all(isinstance(stage, dict) and _is_pause(stage) for stage in stages):
         yield (), "are all of rate 0: nothing would be sent"
 

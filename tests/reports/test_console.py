@@ -8,8 +8,8 @@ import pytest
 from loadtest.level import Level
 from loadtest.reports.console import table
 from loadtest.reports.figures import figure, tokens
-from loadtest.result import LevelResult, Result
-from loadtest.schedule import Load
+from loadtest.result import Concurrency, LevelResult, Result, Spread
+from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -95,6 +95,57 @@ def test_invalid_levels_are_marked_and_say_why(sweep: Callable[..., Result]) -> 
     assert "! c=256: invalid, the generator sent late: own lag p99" in text
 
 
+def test_contradiction_is_an_error_of_the_tool_and_marks_the_level(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("loadtest.summary._concurrency", lambda *_: Concurrency(mean=1.0, peak=99))
+    text = table(result([play(level(), 50, 5)]), 80, color=False)
+    assert [row[0] for row in rows(text)] == ["!"]
+    assert "! c=4: invalid, the result contradicts its own records: concurrency is 1 on" in text
+    assert "this is a bug in loadtest" in " ".join(text.split())
+    assert "Nothing can be concluded" in text
+
+
+def test_client_says_what_it_saw_of_itself_and_of_each_figure_the_worst(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
+) -> None:
+    good, bad = (play(level(load=Load("closed", concurrency=c)), 50, 5) for c in (1, 16))
+    worse = msgspec.structs.replace(
+        bad.client, workers=3, cpu_share=0.71, send_lag_ms=Spread(p99=1.5, max=31.2), held_concurrency=12.25,
+        error_bar_p50_ms=0.041, error_bar_ms=2.5, coalesced_read_share=0.2,
+    )  # fmt: skip
+    text = table(result([good, msgspec.structs.replace(bad, client=worse)]), 200, color=False)
+    for said in (
+        "client at its worst: 3 workers · the busiest 71% of a core", "latency ± 0.04 ms (p99 ± 2.50)",
+        "own lag p99 1.50, max 31.2 ms", "loop lag p99 0.30, max 1.20 ms", "20.0% of reads held several events",
+        "12.2 of 16 slots held",
+    ):  # fmt: skip
+        assert said in text
+    unsampled = msgspec.structs.replace(good.client, error_bar_p50_ms=None, error_bar_ms=None, held_concurrency=None)
+    text = table(result([msgspec.structs.replace(good, client=unsampled)]), 200, color=False)
+    assert "client: 1 worker · 20% of a core · own lag" in text
+    assert "±" not in text
+    assert "slots held" not in text
+
+
+def test_open_loop_says_how_well_it_kept_its_schedule(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
+) -> None:
+    levels = [play(level(load=Load("constant", rate_per_s=rate)), 50, 5) for rate in (10.0, 20.0)]
+    late = msgspec.structs.replace(levels[1].client, sent_share=0.9)
+    text = table(result([levels[0], msgspec.structs.replace(levels[1], client=late)]), 200, color=False)
+    assert "schedule kept 90.0%: 20.0/s of 20.0/s asked" in text
+
+
+def test_alike_warnings_of_several_levels_are_one_line(matrix: Result) -> None:
+    names = [level.name for level in matrix.levels[:2]]
+    told = msgspec.structs.replace(matrix, warnings=[*(f"{name}: answers were short" for name in names), "disk slow"])
+    text = table(told, 140, color=False)
+    assert "warning: continuous 1 c=1, continuous 1 c=4: answers were short\n" in text
+    assert "warning: disk slow\n" in text
+
+
 def test_broken_conservation_is_not_passed_over(matrix: Result) -> None:
     counts = msgspec.structs.replace(matrix.levels[0].counts, scheduled=999)
     broken = msgspec.structs.replace(matrix.levels[0], counts=counts)
@@ -151,3 +202,32 @@ def test_figures_have_three_significant_digits(value: float | None, said: str) -
 
 def test_whole_token_counts_are_whole() -> None:
     assert (tokens(64.0), tokens(4096.0), tokens(31.44), tokens(None)) == ("64", "4,096", "31.4", "–")
+
+
+@pytest.mark.parametrize(
+    ("load", "conditions", "row"),
+    [
+        (Load("gamma", rate_per_s=20.0, burstiness=0.5), "gamma arrivals of burstiness 0.5", "20/s gamma 0.5"),
+        (
+            Load("stages", stages=(Stage(5.0, 50.0, 2.0), Stage(5.0, 5.0, 1.0)), arrival="poisson"),
+            "Poisson arrivals in stages",
+            "stages 5→50→5/s",
+        ),
+        (
+            Load("stages", stages=(Stage(5.0, 50.0, 3.0),), arrival="gamma", burstiness=2.0),
+            "gamma arrivals of burstiness 2 in stages",
+            "stages 5→50/s gamma 2",
+        ),
+    ],
+)
+def test_arrivals_are_named_with_their_burstiness(
+    load: Load,
+    conditions: str,
+    row: str,
+    play: Callable[..., LevelResult],
+    level: Callable[..., Level],
+    result: Callable[..., Result],
+) -> None:
+    text = table(result([play(level(load=load), 50.0, 10.0)]), 200, False)
+    assert f" · {conditions} · " in text
+    assert re.search(rf"(?m)^{re.escape(row)}  ", text)
