@@ -25,15 +25,6 @@ class EventStream:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of each event that this piece completes, in order; events without data are left out."""
-        if (
-            piece.startswith(b"data: ")
-            and piece.find(b"\n") == len(piece) - 2
-            and piece.endswith(b"\n\n")
-            and not (self._rest or self._skip_lf)
-            and b"\r" not in piece
-        ):
-            self._started = True
-            return [piece[6:-2]]  # one whole event and nothing else: what nearly every read of a token stream is
         if self._skip_lf and piece:  # the last piece ended in CR; an LF now belongs to it
             self._skip_lf = False
             if piece[0] == 0x0A:
@@ -48,10 +39,17 @@ class EventStream:
                 return []
             rest.append(piece)
             piece = b"".join(rest)
-        *blocks, last = piece.split(b"\n\n")
+        whole, end, last = piece.rpartition(b"\n\n")
         self._rest = [last] if last else []
+        if not end:
+            return []
+        if whole.startswith(b"data: "):
+            events = whole[6:].split(b"\n\ndata: ")
+            if whole.count(b"\n") == 2 * (len(events) - 1):  # all of them have one line of data, and nothing else
+                self._started = True
+                return events
         events = []
-        for block in blocks:
+        for block in whole.split(b"\n\n"):
             if block.startswith(b"data: ") and b"\n" not in block:
                 self._started = True
                 events.append(block[6:])
