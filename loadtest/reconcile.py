@@ -190,7 +190,7 @@ def _distributions(latency: Latency) -> Iterator[str]:
     for name, metric in _metrics(latency).items():
         if _disordered(metric.ok):
             yield f"{name} has percentiles or a mean outside its smallest and largest sample, or out of order"
-        if metric.due is not None and _disordered_due(metric.due, metric.ok):
+        elif metric.due is not None and _disordered_due(metric.due, metric.ok):
             yield f"{name} with the failures inside has percentiles that its samples cannot have"
 
 
