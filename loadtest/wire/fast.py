@@ -79,9 +79,9 @@ class _Connection(asyncio.Protocol):
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             return
-        if not exchange.last and self.waited and not exchange.resent:
-            # Closed while idle, seen only now (the keep-alive race). On a new connection: others that stand idle were
-            # probably closed at the same time.
+        if not exchange.last and self.waited:
+            # Closed while idle, seen only now (the keep-alive race). On a new connection, for others that stand idle were
+            # probably closed at the same time; and only once, for a new one has never waited.
             exchange.resent = True
             self.pool.send_on_new(exchange)
             return

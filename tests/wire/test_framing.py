@@ -144,7 +144,7 @@ def test_the_terminator_may_be_split_anywhere(trailer: bytes) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(HEADS), BODY, CUTS)
-@example(HEADS[0], b"\r\ntransfer-encoding: chunked\r\n\r\nx" * 2, [93])  # a body that names the other framing
+@example(HEADS[0], b"\r\ntransfer-encoding: chunked\r\n\r\nx" * 2, [72, 107])  # a body that names the other framing
 def test_the_end_of_a_counted_body_is_seen_with_its_last_byte(head: bytes, body: bytes, cuts: list[int]) -> None:
     line = Line()
     *before, last = pieces(head + TYPE + b"Content-Length: %d\r\n\r\n" % len(body) + body, cuts)
