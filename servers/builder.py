@@ -21,7 +21,7 @@ from servers.errors import StartError
 
 FORMAT = 1  # part of the cache folder's name: raise it when the graph or its weights change
 PRESETS = {
-    "tiny": Shape(layers=4, hidden=64, heads=4, kv_heads=2, inter=172, vocab=512, max_seq_len=512),
+    "tiny": Shape(layers=4, hidden=96, heads=6, kv_heads=2, inter=256, vocab=512, max_seq_len=512),
     "demo": Shape(layers=8, hidden=384, heads=6, kv_heads=2, inter=1024, vocab=8192, max_seq_len=2048),
 }
 SEED = 20_240_229

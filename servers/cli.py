@@ -67,7 +67,7 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     help="After SIGTERM, how long running requests may take to finish.",
 )
 @click.option("--exit-on-stdin-close", is_flag=True, hidden=True)
-@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.", show_default=False)
 def serve(
     *,
     model: str,

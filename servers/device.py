@@ -29,6 +29,10 @@ class Device:
     dtype: Dtype
 
 
+class FellBack(StartError):
+    """ONNX Runtime took another device than the one it was given."""
+
+
 def choose(provider: str, dtype: str, cuda_missing: str | None) -> Device:
     """The device for ``--provider`` (auto, cpu, cuda) and ``--dtype`` (auto, fp32, fp16).
 
@@ -78,10 +82,10 @@ def check_session(provider: Provider, session_providers: list[str]) -> None:
     """Refuse a session that fell back to another device.
 
     Raises:
-        StartError: the session does not run on ``provider``.
+        FellBack: the session does not run on ``provider``.
     """
     if session_providers[0] != PROVIDERS[provider]:
-        raise StartError(
+        raise FellBack(
             f"the model fell back to {session_providers[0]}: onnxruntime could not load its CUDA libraries; "
             "install loadtest[cuda] (CUDA 13, cuDNN 9 and a driver that runs them), or use --provider cpu"
         )

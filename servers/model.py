@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers.builder import Bundle
-from servers.device import Device, check_session
+from servers.device import PROVIDERS, Device, check_session
 
 PREFILL_CHUNK = 128  # most prompt tokens of one run; longer prompts let the others decode in between
 _BINDINGS = 512  # a fresh binding costs 0.2 ms, a kept one a few KB
@@ -25,7 +25,8 @@ class Model:
     [slots] is how many tokens its cache holds. Both may be read by the caller, and ``tokens`` written.
 
     Raises:
-        StartError: the session does not run on the device that was chosen.
+        FellBack: the session does not run on the device that was chosen.
+        MemoryError: the slots do not fit.
     """
 
     def __init__(self, bundle: Bundle, device: Device, *, slots: int, max_seq_len: int, threads: int) -> None:
@@ -43,7 +44,8 @@ class Model:
         self._real: Any = np.float16 if bundle.dtype == "fp16" else np.float32
         pool = (shape.layers, 2, slots, shape.kv_heads, max_seq_len, shape.head_dim)
         if self._cuda:
-            self._pool = onnxruntime.OrtValue.ortvalue_from_shape_and_type(pool, self._real, "cuda", 0)
+            # Zeros, not whatever was there: a masked NaN is still a NaN once it is multiplied by zero.
+            self._pool = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(pool, self._real), "cuda", 0)
             self._pool_address = self._pool.data_ptr()
             self._copy = _SlotCopier(bundle, device, max_seq_len)
         else:
@@ -221,8 +223,6 @@ def _bind_host(bind: Any, name: str, array: NDArray[Any]) -> None:
 
 def _session(graph: bytes, device: Device, threads: int) -> Any:
     import onnxruntime
-
-    from servers.device import PROVIDERS
 
     onnxruntime.set_default_logger_severity(3)
     options = onnxruntime.SessionOptions()

@@ -120,6 +120,18 @@ async def _serve(settings: Settings, model: Any, listener: socket.socket) -> Non
 def _load(settings: Settings) -> Any:
     cuda_missing = None if settings.provider == "cpu" else device.why_no_cuda()
     where = device.choose(settings.provider, settings.dtype, cuda_missing)
+    try:
+        return _load_on(where, settings)
+    except device.FellBack as error:
+        if settings.provider != "auto":
+            raise
+        print(f"warning: {error}", file=sys.stderr)
+        return _load_on(device.choose("cpu", settings.dtype, None), settings)
+
+
+def _load_on(where: device.Device, settings: Settings) -> Any:
+    from servers.model import Model
+
     if where.provider == "cuda":
         device.load_cuda_libraries()
     if settings.model in builder.PRESETS:
@@ -134,16 +146,9 @@ def _load(settings: Settings) -> Any:
     max_seq_len = settings.max_seq_len or longest
     if max_seq_len > longest:
         raise StartError(f"--max-seq-len {max_seq_len}: the {bundle.name} model reaches {longest} tokens")
-    from servers.model import Model
-
+    threads = settings.threads or max(1, _cores() - 1)
     try:
-        return Model(
-            bundle,
-            where,
-            slots=settings.kv_slots,
-            max_seq_len=max_seq_len,
-            threads=settings.threads or max(1, _cores() - 1),
-        )
+        return Model(bundle, where, slots=settings.kv_slots, max_seq_len=max_seq_len, threads=threads)
     except MemoryError as error:
         raise StartError(
             f"not enough memory for {settings.kv_slots} slots of {max_seq_len} tokens; "
