@@ -75,12 +75,18 @@ class Settings:
 
 
 class _Answer:
-    """A request being answered. ``due`` is when its next write is, ``last`` when its last one was; in ns."""
+    """A request being answered. ``due`` is when its next write is, ``last`` when its last one was; in ns.
 
-    __slots__ = ("arrived", "asked", "connection", "due", "events", "id", "last", "written")
+    All of it goes into the ``account`` that was open when the request came.
+    """
 
-    def __init__(self, connection: "_Connection", asked: Asked, id_: bytes, arrived: int, due: int) -> None:
+    __slots__ = ("account", "arrived", "asked", "connection", "due", "events", "id", "last", "written")
+
+    def __init__(
+        self, connection: "_Connection", account: Account, asked: Asked, id_: bytes, arrived: int, due: int
+    ) -> None:
         self.connection = connection
+        self.account = account
         self.asked = asked
         self.id = id_
         self.arrived = arrived
@@ -146,8 +152,6 @@ class Fake:
                     self._read(connection)
             fired = self._fire()
             self._account.round.add(perf_counter_ns() - woken)
-            if self._count_from_ns is not None and woken >= self._count_from_ns:
-                self._account, self._count_from_ns = Account(), None
 
     def _wait(self, fired: bool) -> list[tuple[selectors.SelectorKey, int]]:
         """Until a socket is ready or a write is due; after a write at least a tick, so that near ones go together."""
@@ -180,7 +184,7 @@ class Fake:
 
     def _close(self, connection: _Connection) -> None:
         if connection.answer is not None:
-            self._account.aborted += 1
+            connection.answer.account.aborted += 1
         connection.answer = None
         connection.open = False
         self._connections -= 1
@@ -272,7 +276,7 @@ class Fake:
         self._send(connection, canned.reply(200, json.dumps(answer).encode(), close=connection.closing))
 
     def _reset(self, query: str) -> dict[str, Any]:
-        """Begin a new account: now, or ``after_ms`` after the next request has been read (past a warm-up)."""
+        """Begin a new account: of the requests from now on, or from ``after_ms`` after the next (past a warm-up)."""
         given = parse_qs(query, keep_blank_values=True)
         after = given.pop("after_ms", ["0"])[-1]
         try:
@@ -290,6 +294,8 @@ class Fake:
         asked = canned.asked(kind, body, self._settings.tokens)
         if self._count_after_ns is not None:
             self._count_from_ns, self._count_after_ns = arrived + self._count_after_ns, None
+        elif self._count_from_ns is not None and arrived >= self._count_from_ns:
+            self._account, self._count_from_ns = Account(), None
         account = self._account
         account.requests += 1
         account.first_request_ns = account.first_request_ns or arrived
@@ -306,7 +312,7 @@ class Fake:
         due = begun + self._span(self._ttft_ns)
         if not asked.stream:
             due += sum(self._span(self._itl_ns) for _ in range(asked.tokens - 1))
-        answer = connection.answer = _Answer(connection, asked, b"%012x" % self._requests, arrived, due)
+        answer = connection.answer = _Answer(connection, account, asked, b"%012x" % self._requests, arrived, due)
         self._schedule(answer)
 
     def _span(self, ns: int) -> int:
@@ -334,7 +340,7 @@ class Fake:
 
     def _write_tokens(self, answer: _Answer) -> None:
         """Everything of a stream that is due, in one write."""
-        account, asked = self._account, answer.asked
+        account, asked = answer.account, answer.asked
         now = perf_counter_ns()
         connection = answer.connection
         parts = [] if answer.written else [canned.opening(asked.kind, answer.id, close=connection.closing)]
@@ -367,7 +373,7 @@ class Fake:
         connection = answer.connection
         data = canned.reply(200, canned.whole(answer.asked, answer.id), close=connection.closing)
         now = perf_counter_ns()
-        self._account.late.add(now - answer.due)
+        answer.account.late.add(now - answer.due)
         self._done(answer, now)
         self._send(connection, data)
         if connection.inbox:
@@ -375,8 +381,8 @@ class Fake:
 
     def _done(self, answer: _Answer, now: int) -> None:
         answer.connection.answer = None
-        self._account.ok += 1
-        self._account.e2e.add(now - answer.arrived)
+        answer.account.ok += 1
+        answer.account.e2e.add(now - answer.arrived)
 
 
 def _draws(settings: Settings) -> Callable[[], float] | None:
@@ -478,7 +484,7 @@ def main(
     """Serve OpenAI's chat and text completions with latencies that are known.
 
     When it can be used it prints one line, "serving fake on URL (latencies)". GET /truth is its account of what it
-    did, POST /reset begins a new one (POST /reset?after_ms=1000: that long after the next request).
+    did for every request since POST /reset (with ?after_ms=1000: since one second after the first of them).
     """
     settings = Settings(ttft_ms, itl_ms, tokens, jitter, seed, error_every, capacity)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
