@@ -126,7 +126,7 @@ def not_reached(level: Level) -> LevelResult:
         workload=_workload(level, [], nothing, none),
         window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
         counts=Counts(),
-        rates=Rates(target_per_s=level.load.mean_rate_per_s()),
+        rates=Rates(target_per_s=_target(level)),
         throughput=Throughput(),
         whole_run=Throughput(),
         concurrency=Concurrency(),
@@ -290,12 +290,18 @@ def _counts(records: Sequence[Record], columns: Columns, inside: Mask) -> Counts
 
 def _rates(level: Level, columns: Columns, inside: Mask, bounds: _Bounds) -> Rates:
     if bounds.length_s is None:
-        return Rates(target_per_s=level.load.mean_rate_per_s())
+        return Rates(target_per_s=_target(level))
     return Rates(
-        target_per_s=level.load.mean_rate_per_s(bounds.start / 1000, bounds.end / 1000),
+        target_per_s=_target(level, bounds.start / 1000, bounds.end / 1000),
         offered_per_s=significant(np.count_nonzero(inside & ~np.isnan(columns.sent)) / bounds.length_s),
         completed_per_s=significant(np.count_nonzero(inside & columns.ok) / bounds.length_s),
     )
+
+
+def _target(level: Level, *between_s: float) -> float | None:
+    """The rate asked for: of stages the mean of what was asked between two times, or of all."""
+    rate = level.load.mean_rate_per_s(*between_s)
+    return rate if rate is None or level.load.stages is None else significant(rate)
 
 
 def _finish_reasons(records: Sequence[Record]) -> dict[str, int]:

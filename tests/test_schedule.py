@@ -1,5 +1,7 @@
 import itertools
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from loadtest.schedule import Arrival, Load, Stage, arrivals, share, stream
 
+GAMMA_CASE = Path(__file__).parent / "cases" / "recorded" / "sched-gamma-mean"
 POISSON = Load("poisson", rate_per_s=200.0)
 CONSTANT = Load("constant", rate_per_s=4.0)
 
@@ -78,18 +81,19 @@ def test_a_closed_loop_and_an_endless_loop_have_no_arrivals() -> None:
         next(arrivals(POISSON, 1, 0, None, None))
 
 
-@pytest.mark.parametrize(("burstiness", "variation", "within"), [(0.25, 2.0, 0.06), (1.0, 1.0, 0.05), (4.0, 0.5, 0.05)])
-def test_burstiness_changes_the_spread_of_the_gaps_and_not_their_mean(
-    burstiness: float, variation: float, within: float
-) -> None:
-    times = list(arrivals(Load("gamma", rate_per_s=50.0, burstiness=burstiness), 7, 0, None, 20_000))
-    gaps = gaps_of(times)
+@pytest.mark.parametrize("index", range(3))
+def test_burstiness_changes_the_spread_of_the_gaps_and_not_their_mean(index: int) -> None:
+    asked = json.loads((GAMMA_CASE / "scenario.json").read_text())
+    right = json.loads((GAMMA_CASE / "expect.json").read_text())
+    burstiness = asked["burstiness"][index]
+    load = Load("gamma", rate_per_s=asked["rate"], burstiness=burstiness)
+    gaps = gaps_of(list(arrivals(load, asked["seed"], 0, None, asked["gaps"])))
     mean = sum(gaps) / len(gaps)
-    assert mean == pytest.approx(0.02, rel=within)
+    assert mean == pytest.approx(right["mean_gap_s"], rel=0.06 if burstiness < 1 else 0.05)
     spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1))
-    assert spread / mean == pytest.approx(variation, rel=0.06)
+    assert spread / mean == pytest.approx(right["coefficient_of_variation"][index], rel=0.06)
     if burstiness == 1:
-        assert distance_to_exponential(gaps, 0.02) < 1.63 / math.sqrt(len(gaps))
+        assert distance_to_exponential(gaps, right["mean_gap_s"]) < 1.63 / math.sqrt(len(gaps))
 
 
 def test_a_burstiness_of_one_is_poisson_to_the_instant() -> None:
