@@ -285,7 +285,7 @@ def _asked_and_held(levels: Sequence[LevelResult]) -> str:
 
 
 def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
-    """Of an open loop. Its offered rate differs from the one asked by chance, too: that alone is no fault."""
+    """Of an open loop. The rates also differ by chance and by the user's own caps, which the client did not miss."""
     sent = [
         (level.client.sent_share, level.rates.offered_per_s, level.rates.target_per_s)
         for level in levels
@@ -294,7 +294,7 @@ def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
     if not sent:
         return ""
     share, offered, asked = min(sent, key=lambda one: (one[0], one[1] / one[2]))
-    return f"schedule kept {share:.1%}: {figure(offered)}/s of {figure(asked)}/s asked"
+    return f"{figure(offered)}/s offered of {figure(asked)}/s asked, {1 - share:.1%} missed by the client"
 
 
 # Around the table ---------------------------------------------------------------------------------------------

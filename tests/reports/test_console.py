@@ -135,7 +135,7 @@ def test_open_loop_says_how_well_it_kept_its_schedule(
     levels = [play(level(load=Load("constant", rate_per_s=rate)), 50, 5) for rate in (10.0, 20.0)]
     late = msgspec.structs.replace(levels[1].client, sent_share=0.9)
     text = table(result([levels[0], msgspec.structs.replace(levels[1], client=late)]), 200, color=False)
-    assert "schedule kept 90.0%: 20.0/s of 20.0/s asked" in text
+    assert "20.0/s offered of 20.0/s asked, 10.0% missed by the client" in text
 
 
 def test_alike_warnings_of_several_levels_are_one_line(matrix: Result) -> None:
