@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest import summary
@@ -68,6 +68,7 @@ def test_sound_figures_are_not_doubted() -> None:
     assert summarise(counted(1), [one], run(0.0)).client.valid
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 80), st.booleans())
 def test_no_level_that_could_have_been_played_is_called_contradictory(seed: int, n: int, whole: bool) -> None:
     rng = random.Random(seed)

@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.stats import PERCENTILES, Due, distribution, due_distribution, rank
@@ -31,6 +31,7 @@ def test_rank_is_exact(name: str, n: int, expected: int) -> None:
     assert rank(PERCENTILES[name], n) == expected
 
 
+@settings(deadline=None)
 @given(st.fractions(min_value=Fraction(1, 1000), max_value=1), st.integers(1, 10**9))
 def test_rank_is_the_smallest_that_covers_p(p: Fraction, n: int) -> None:
     k = rank(p, n)
@@ -44,6 +45,7 @@ def test_rank_of_nothing_is_refused(p: Fraction, n: int) -> None:
         rank(p, n)
 
 
+@settings(deadline=None)
 @given(st.lists(finite, min_size=1))
 def test_percentiles_are_samples_in_order_and_never_above_the_largest(values: list[float]) -> None:
     dist = distribution(np.array(values))
@@ -84,6 +86,7 @@ def test_when_all_failed_nothing_is_bounded() -> None:
     assert due_distribution(np.array([]), 3).unbounded == list(PERCENTILES)
 
 
+@settings(deadline=None)
 @given(st.lists(finite), st.integers(0, 50))
 def test_due_is_the_distribution_with_infinities_in_it(values: list[float], failed: int) -> None:
     due = due_distribution(np.array(values), failed)

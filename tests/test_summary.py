@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.level import Level, LevelEnd, LevelRun, WorkerHealth
@@ -255,6 +255,7 @@ def test_tokens_past_the_cap_of_gaps_are_spread_up_to_the_last_one() -> None:
     assert summarise(level(), [no_gaps], run()).throughput.output_tokens_per_s == pytest.approx(1 / 9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 11_000), st.integers(1, 12), st.integers(0, 14)), max_size=20))
 def test_throughput_is_what_counting_every_event_gives(requests: list[tuple[float, int, int]]) -> None:
     records, inside = [], 0.0
@@ -305,6 +306,7 @@ def test_mixed_sources_and_short_answers_are_visible() -> None:
 # Counts -------------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(OUTCOMES), max_size=40))
 def test_conservation_and_a_result_that_can_be_written(outcomes: list[str]) -> None:
     records = [
@@ -606,6 +608,7 @@ def test_answer_in_one_burst_has_no_speed_and_others_keep_theirs() -> None:
     assert figures.throughput.output_tokens_per_s == pytest.approx(8 / 9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 9_000), min_size=1, max_size=30), st.floats(1, 900))
 def test_no_figure_has_the_noise_of_arithmetic_in_it(starts: list[float], wait: float) -> None:
     records = [
