@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from loadtest.errors import TargetError
+from loadtest.errors import TargetError, UsageError
+from loadtest.wire.exchange import tls_words
 from loadtest.wire.origin import Origin
 from loadtest.wire.response import foreign
 
@@ -32,6 +33,7 @@ def ask(
 
     Raises:
         TargetError: it could not be reached, or did not answer HTTP within ``timeout_s``.
+        UsageError: a header is not one that HTTP can carry.
     """
     where = f"{origin.url} ({address} port {origin.port})"
     if origin.scheme == "https":
@@ -51,11 +53,13 @@ def ask(
     except TimeoutError:
         raise TargetError(f"cannot reach {where}: no answer within {timeout_s:g} s; is it running?") from None
     except ssl.SSLError as error:
-        raise TargetError(f"cannot reach {where}: TLS failed ({error.reason or error})") from None
+        raise TargetError(f"cannot reach {where}: TLS failed: {tls_words(error)}") from None
     except OSError as error:
         raise TargetError(
             f"cannot reach {where}: {error.strerror or error}; is it running, and the port right?"
         ) from None
+    except ValueError as error:  # http.client's way of refusing a header
+        raise UsageError(f"a header cannot be sent as it is given: {error}") from None
     except http.client.BadStatusLine as error:
         line = str(error.args[0]).encode("latin-1", "replace")
         raise TargetError(f"{where} does not answer HTTP/1.1: {foreign(line)}") from None

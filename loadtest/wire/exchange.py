@@ -1,5 +1,6 @@
 """One request on the wire and everything read for it, and what a transport must do with it."""
 
+import ssl
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -13,6 +14,13 @@ class Failure(Exception):
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
+
+
+def tls_words(error: ssl.SSLError) -> str:
+    """What went wrong with TLS, for a person: without the C file that found it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted ({error.verify_message})"
+    return (error.reason or str(error) or type(error).__name__).replace("_", " ").lower()
 
 
 class Exchange:

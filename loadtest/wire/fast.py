@@ -21,7 +21,7 @@ from time import perf_counter_ns
 import httptools
 
 from loadtest.errors import TargetError
-from loadtest.wire.exchange import Exchange, Failure
+from loadtest.wire.exchange import Exchange, Failure, tls_words
 from loadtest.wire.origin import Origin
 from loadtest.wire.response import ResponseError, foreign, http_parser
 
@@ -80,15 +80,16 @@ class _Connection(asyncio.Protocol):
         if exchange is None:
             return
         if not exchange.last and self.waited:
-            # Closed while idle, seen only now (the keep-alive race). On a new connection, for others that stand idle were
-            # probably closed at the same time; and only once, for a new one has never waited.
+            # Closed while idle, seen only now (the keep-alive race). Sent again on a new connection: others that stand
+            # idle were probably closed at the same time. And only once, for a new one has never waited.
             exchange.resent = True
             self.pool.send_on_new(exchange)
             return
         if not exchange.last:
             exchange.failure = Failure("disconnected", "the server closed the connection without a byte of reply")
         if exc is not None:
-            exchange.failure = Failure("reset", f"the connection was reset by the server ({exc or type(exc).__name__})")
+            words = str(exc) or type(exc).__name__
+            exchange.failure = Failure("reset", f"the connection was reset by the server ({words})")
         self.pool.end(exchange, now)
 
     # -- the response's end
@@ -290,7 +291,7 @@ class FastTransport:
             raise Failure("timeout", f"no connection to {where} within {self._connect_timeout_s:g} s") from None
         except ssl.SSLError as error:
             sock.close()
-            raise Failure("tls", f"TLS with {where} failed: {error}") from None
+            raise Failure("tls", f"TLS with {where} failed: {tls_words(error)}") from None
         except OSError as error:
             sock.close()
             # asyncio puts "Connect call failed" where the system's own words should be.

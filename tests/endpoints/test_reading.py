@@ -8,8 +8,8 @@ from time import time
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, strategies as st
 
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading
@@ -75,7 +75,7 @@ def repr_json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     EVENTS,
     st.sampled_from(["200 OK", "204 No Content", "302 Found", "429 Too Many", "500 Oh \xff", "101 Other", "99 x"]),
@@ -96,14 +96,14 @@ def test_reading_never_raises_and_always_says_why(
     msgspec.json.encode([reading.error, reading.answer.usage, reading.answer.finish_reason, reading.answer.texts])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200), st.lists(st.integers(0, 2**30), max_size=4))
 @example(b"HTTP/1.1 200 OK\r\nContent-Encoding: \r\n\r\n", [])
 def test_no_bytes_at_all_make_it_raise(data: bytes, cuts: list[int]) -> None:
     assert read(data, cuts).error is not None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     EVENTS, st.sampled_from(["text/event-stream", "text/plain", ""]), st.lists(st.integers(0, 2**30), max_size=10),
 )  # fmt: skip

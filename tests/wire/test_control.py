@@ -1,13 +1,15 @@
 """Small questions to a target: every way they can fail is one clear message."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from loadtest.errors import TargetError
+from loadtest.errors import TargetError, UsageError
 from loadtest.wire.control import Reply, ask
 from loadtest.wire.origin import Origin
 
@@ -72,3 +74,28 @@ def test_nobody_there_says_so() -> None:
         port = closed.getsockname()[1]
     with pytest.raises(TargetError, match="refused"):
         asked(Origin("http", "127.0.0.1", port, "", ""))
+
+
+def test_a_certificate_that_is_not_trusted_is_named(certificate: tuple[Path, Path]) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection, pytest.raises(OSError), tls.wrap_socket(connection, server_side=True) as wrapped:
+            wrapped.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(TargetError, match="certificate"):
+            asked(Origin("https", "127.0.0.1", listening.getsockname()[1], "", ""))
+        thread.join()
+
+
+@pytest.mark.parametrize("header", [("X-Price", "5 €"), ("X", "two\nlines")])
+def test_a_header_that_http_cannot_carry_is_a_usage_error(header: tuple[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        origin = Origin("http", "127.0.0.1", listening.getsockname()[1], "", "")
+        with pytest.raises(UsageError, match="header"):
+            ask(origin, "127.0.0.1", "GET", "/", timeout_s=5.0, headers=dict([header]))

@@ -5,7 +5,6 @@ import os
 import resource
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -396,18 +395,6 @@ def test_a_server_that_speaks_something_else_is_told_apart(run: Run, said: bytes
 
 
 # -- TLS
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for loopback, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-        " -keyout key.pem -out cert.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return folder / "cert.pem", folder / "key.pem"
 
 
 async def over_tls(certificate: tuple[Path, Path], trusted: bool, size: int) -> list[Asked]:

@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable, Iterable
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, strategies as st
 
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading
@@ -107,7 +107,7 @@ def plain(body: bytes) -> bytes:
     return b"".join(got)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(HEADS), st.sampled_from([b"", b"Content-Length: 3\r\n"]), CHUNKED, CUTS)
 @example(HEADS[0], b"", b"5\r\n0\r\n\r\n\r\n0\r\n\r\n", [48 + 8])  # a read ends in the text of a last chunk
 def test_the_end_of_a_chunked_body_is_seen_with_its_last_byte(
@@ -142,7 +142,7 @@ def test_the_terminator_may_be_split_anywhere(trailer: bytes) -> None:
             assert line.ends == 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(HEADS), BODY, CUTS)
 @example(HEADS[0], b"\r\ntransfer-encoding: chunked\r\n\r\nx" * 2, [72, 107])  # a body that names the other framing
 def test_the_end_of_a_counted_body_is_seen_with_its_last_byte(head: bytes, body: bytes, cuts: list[int]) -> None:
@@ -156,7 +156,7 @@ def test_the_end_of_a_counted_body_is_seen_with_its_last_byte(head: bytes, body:
     assert line.body() == body
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(HEADS), BODY, CUTS)
 def test_a_body_without_length_ends_with_its_connection(head: bytes, body: bytes, cuts: list[int]) -> None:
     line = Line()
@@ -169,7 +169,7 @@ def test_a_body_without_length_ends_with_its_connection(head: bytes, body: bytes
     assert line.body() == body
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(BODY, min_size=1, max_size=4), CUTS, st.sampled_from(["flushes", "members", "zlib"]))
 def test_a_compressed_body_is_undone_under_any_cut(events: list[bytes], cuts: list[int], how: str) -> None:
     if how == "members":

@@ -2,8 +2,8 @@
 
 import itertools
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, strategies as st
 
 from loadtest.wire.sse import ErrorEvent, EventStream
 
@@ -21,7 +21,7 @@ def events(data: bytes, cuts: list[int]) -> list[bytes]:
     return [*found, *stream.finish()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     STREAM, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.booleans(), st.booleans(),
     st.lists(st.integers(0, 2**30), max_size=20),
@@ -40,13 +40,13 @@ def test_neither_cuts_nor_line_ends_change_an_event(
     assert events(data, cuts) == ["\n".join(lines).encode() for lines, _ in asked]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60), st.lists(st.integers(0, 2**30), max_size=20))
 def test_any_bytes_cut_anyhow_give_the_same_events(data: bytes, cuts: list[int]) -> None:
     assert events(data, cuts) == events(data, [])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.sampled_from([b"data", b":", b" ", b"\r", b"\n", b"x", b"\xef\xbb\xbf", b"event:error"]), max_size=20)
 )
