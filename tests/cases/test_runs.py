@@ -100,7 +100,7 @@ def ran(
         url = order.url.replace("127.0.0.1:PORT", server.removeprefix("http://"))
         command = [sys.executable, "-m", "loadtest", "run", url, *order.flags, "--output-tokens", "5", "-o", "out"]
         ended = subprocess.run(
-            command, cwd=folder, env={**environment, **order.variables}, capture_output=True, text=True, timeout=30,
+            command, cwd=folder, env={**environment, **order.variables}, capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
         return name, Ran(ended.returncode, ended.stdout, ended.stderr, folder / "out", server)

@@ -9,7 +9,7 @@ from time import time
 import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import HealthCheck, strategies as st
+from hypothesis import strategies as st
 
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
-from hypothesis import HealthCheck, strategies as st
+from hypothesis import strategies as st
 
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading

@@ -3,7 +3,7 @@
 import itertools
 
 from hypothesis import HealthCheck, given, settings
-from hypothesis import HealthCheck, strategies as st
+from hypothesis import strategies as st
 
 from loadtest.wire.sse import ErrorEvent, EventStream
 
