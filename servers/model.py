@@ -6,6 +6,7 @@ No cache is ever copied, except when a slot moves into a freed one.
 """
 
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Model:
     def __init__(self, bundle: Bundle, device: Device, *, slots: int, max_seq_len: int, threads: int) -> None:
         import onnxruntime
 
-        self.bundle = bundle
+        self.bundle = replace(bundle, graph=b"")  # the session has a copy of its own
         self.device = device
         self.slots = slots
         self.max_seq_len = max_seq_len

@@ -77,7 +77,6 @@ class RequestError(Exception):
 
 class _StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     include_usage: bool = False
-    include_obfuscation: bool = False
 
 
 class _Fields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

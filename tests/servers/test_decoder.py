@@ -1,17 +1,25 @@
 """The graph computes what the architecture says: against a plain float64 implementation of it."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from servers import builder, decoder
-from servers.device import Device
+from servers.device import Device, load_cuda_libraries, why_no_cuda
 from servers.model import PREFILL_CHUNK, Model, _SlotCopier
 from servers.tokenizer import EOS, GENERATED
 
-TOLERANCE = 3e-5  # logits have a standard deviation of about 1.5
+# Of logits, whose standard deviation is about 1.5.
+TOLERANCES: dict[decoder.Dtype, float] = {"fp32": 3e-5, "fp16": 0.1}
+# Small, so that the reference is quick: NumPy's float64 products are then too small for threads of their own.
+SHAPE = decoder.Shape(layers=2, hidden=64, heads=4, kv_heads=2, inter=96, vocab=320, max_seq_len=256)
+NO_CUDA = why_no_cuda()
+# ONNX Runtime's CPU kernels run CUDA's float16 graph too, so its arithmetic is checked on every machine.
+DEVICES = [
+    Device("cpu", "fp32"),
+    Device("cpu", "fp16"),
+    pytest.param(Device("cuda", "fp16"), marks=pytest.mark.skipif(NO_CUDA is not None, reason=str(NO_CUDA))),
+]
 
 
 def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) -> NDArray[np.float64]:
@@ -48,16 +56,18 @@ def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) ->
 class Checked:
     """The model and, beside it, what each of its slots should hold."""
 
-    def __init__(self, bundle: builder.Bundle, slots: int) -> None:
-        self.model = Model(bundle, Device("cpu", "fp32"), slots=slots, max_seq_len=256, threads=1)
+    def __init__(self, bundle: builder.Bundle, device: Device, slots: int) -> None:
+        self.model = Model(bundle, device, slots=slots, max_seq_len=256, threads=1)
+        self.tolerance = TOLERANCES[bundle.dtype]
         self.weights = decoder.random_weights(bundle.shape, builder.SEED)
         self.sequences: list[list[int]] = [[] for _ in range(slots)]
 
     def check(self, slot: int, row: int, token: int) -> None:
         expected = reference(self.model.bundle.shape, self.weights, self.sequences[slot])
         shown = list(GENERATED)
-        assert np.abs(self.model.logits(row)[shown] - expected[shown]).max() < TOLERANCE
-        assert token == expected.argmax()
+        assert np.abs(self.model.logits(row)[shown] - expected[shown]).max() < self.tolerance
+        assert token in shown
+        assert expected[token] >= expected.max() - 2 * self.tolerance
         self.sequences[slot].append(token)
 
     def prefill(self, slot: int, prompt: list[int], chunk: int = PREFILL_CHUNK) -> None:
@@ -81,9 +91,14 @@ def prompt(length: int, seed: int) -> list[int]:
     return ids
 
 
-@pytest.fixture(scope="module")
-def checked(bundle: builder.Bundle) -> Checked:
-    return Checked(bundle, slots=5)
+@pytest.fixture(scope="module", params=DEVICES, ids=lambda device: f"{device.provider}-{device.dtype}")
+def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    device = request.param
+    if device.provider == "cuda":
+        load_cuda_libraries()
+    folder = tmp_path_factory.mktemp("small")
+    builder.write(folder, "small", SHAPE, device.dtype)
+    return Checked(builder.read(folder), device, slots=5)
 
 
 def test_a_whole_prompt(checked: Checked) -> None:
@@ -131,34 +146,17 @@ def test_answers_vary_and_seldom_end_by_themselves(bundle: builder.Bundle) -> No
     assert ended <= 4
 
 
-def test_half_precision_graph_is_valid_and_near_the_reference(tmp_path: Path) -> None:
-    """What CUDA runs. ONNX Runtime's CPU kernels run the same graph in float16, so its arithmetic can be checked."""
-    shape = builder.PRESETS["tiny"]
-    builder.write(tmp_path, "tiny", shape, "fp16")
-    bundle = builder.read(tmp_path)
-    check(bundle.graph)
-    model = Model(bundle, Device("cpu", "fp16"), slots=1, max_seq_len=128, threads=1)
-    ids = prompt(20, 5)
-    model.prefill(0, ids)
-    expected = reference(shape, decoder.random_weights(shape, builder.SEED), ids)
-    shown = list(GENERATED)
-    assert np.abs(model.logits(0)[shown] - expected[shown]).max() < 0.1
-
-
-def check(graph: bytes) -> None:
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_the_graph_is_valid(dtype: decoder.Dtype) -> None:
     import onnx
 
-    model = onnx.load_from_string(graph)
+    model = decoder.build(SHAPE, decoder.random_weights(SHAPE, 1), dtype)
     # ONNX Runtime knows RMSNormalization of opset 23 by this name since before it was one.
     model.opset_import[0].version = 23
     for node in model.graph.node:
         if node.op_type == "SimplifiedLayerNormalization":
             node.op_type = "RMSNormalization"
     onnx.checker.check_model(model, full_check=True)
-
-
-def test_full_precision_graph_is_valid(bundle: builder.Bundle) -> None:
-    check(bundle.graph)
 
 
 def test_slots_are_copied_on_the_device_by_a_graph(bundle: builder.Bundle) -> None:

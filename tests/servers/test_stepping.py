@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from served import eventually
 
 from servers.batching import Batching
 from servers.engine import Engine, Generation, Output
@@ -222,6 +223,7 @@ def test_cancelling_frees_the_place_wherever_the_request_is(drive: Callable[...,
     prefilling = driven.submit("b" * 300, 1000)
     waiting = driven.submit("c", 1000)
     driven.step(2)
+    eventually(lambda: ("prefill", PREFILL_CHUNK) in driven.model.runs, "the long prompt does not run")
     for generation in (waiting, prefilling, decoding):
         driven.engine.cancel(generation)
     last = driven.submit("x", 3)
@@ -239,6 +241,7 @@ def test_a_cancelled_neighbour_does_not_disturb_an_unfinished_prompt(drive: Call
     driven.next()
     third = driven.submit("#" * 200 + "q", 3)
     driven.step(2)
+    eventually(lambda: ("prefill", PREFILL_CHUNK) in driven.model.runs, "the long prompt does not run")
     driven.engine.cancel(first)
     driven.step(30)
     for _ in range(2):
