@@ -1,6 +1,7 @@
 """The recorded inputs whose right answer is a figure: by name, from records to report."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,26 @@ def test_fig_json_finite(case: Case, tmp_path: Path) -> None:
     for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
         for percentiles in (level["latency"][name]["ok"], level["latency"][name]["due"]):
             assert percentiles["p50"] is percentiles["p90"] is percentiles["p99"] is None
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("name", "asked", "says"),
+    [
+        ("count-cached-prompt", 5, "warm prefix cache: 96 input tokens (96%) came from the server's cache"),
+        ("count-shorter-than-asked", 64, "answers were shorter than asked: 5.0 tokens on average instead of 64.0"),
+        ("first-all-at-end", 5, "single-burst: 1 of 1 answers arrived all at once"),
+    ],
+)
+def test_what_a_case_flags_is_pointed_out_by_the_run(
+    name: str,
+    asked: int,
+    says: str,
+    replayer: Callable[[], str],
+    loadtest: Callable[..., "subprocess.CompletedProcess[str]"],
+    tmp_path: Path,
+) -> None:
+    url = f"{replayer()}/case/{name}"
+    ran = loadtest("run", url, "-c", "1", "-n", "1", "--output-tokens", str(asked), "-o", str(tmp_path / "out"))
+    assert ran.returncode == 0, ran.stderr
+    assert says in " ".join(ran.stdout.split())
