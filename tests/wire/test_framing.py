@@ -233,6 +233,23 @@ def test_bytes_after_the_end_are_no_part_of_the_response(extra: bytes, close: by
     assert line.body() == b"ab"
 
 
+@pytest.mark.parametrize("then", ["another read", "the connection closes"])
+def test_an_end_hidden_by_bytes_after_it_comes_to_light(then: str) -> None:
+    """The one case that the look at the last four bytes cannot see at once; the response is whole all the same."""
+    line = Line()
+    line.connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    line.connection.data_received(b"2\r\nab\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n")
+    if then == "another read":
+        line.connection.data_received(b"Content-Length: 0\r\n\r\n")
+    else:
+        line.connection.connection_lost(None)
+    assert line.ends == 1
+    assert line.connection not in line.pool.free
+    response = Response()
+    assert [piece for _, piece in response.feed(line.exchange)] == [b"ab"]
+    assert response.whole
+
+
 @pytest.mark.parametrize("framing", ["chunked", "chunked, CRLF events", "closed"])
 def test_a_long_stream_is_decoded_in_parts(framing: str) -> None:
     """Ten thousand events: what is kept undecoded stays bounded."""
