@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,7 @@ from loadtest import calibration, host
 from loadtest.calibration import Calibration, Row
 from loadtest.engine.local import Interrupts, LocalEngine
 from loadtest.engine.orders import Snapshot, Wiring
-from loadtest.errors import LoadtestError, ServerError, WorkerLost
+from loadtest.errors import LoadtestError, ResultError, ServerError, WorkerLost
 from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.records import read
@@ -89,19 +90,18 @@ def calibrate(progress: Progress, *, quick: bool = False) -> Calibration:
     Raises:
         ServerError: the known-latency server did not start, or died.
         LoadtestError: the generator failed, or a process was lost.
+        ResultError: there is no room for the journals.
     """
     size = _QUICK if quick else _FULL
     possible, notes = _possible(size.streams)
     size = msgspec.structs.replace(size, streams=possible)
     count = len(size.streams) + 2
-    with tempfile.TemporaryDirectory(prefix="loadtest-") as name:
-        folder = Path(name)
+    with contextlib.closing(progress), _ended_by_sigterm(), _scratch() as folder:
         with _stage(folder, progress, count, TTFT_MS, ITL_MS) as stage:
             rows = _streams(stage, size)
         with _stage(folder, progress, count, 0.0, 0.0) as stage:
             rows.append(stage.flat_out(count - 2, "burst", _BURST_TOKENS, size.burst_requests))
             rows.append(stage.flat_out(count - 1, "whole", _WHOLE_TOKENS, size.whole_requests))
-    progress.close()
     others = max(row.others_cpu_share or 0.0 for row in rows)
     if any(row.disturbed for row in rows):
         notes.append(f"other work took up to {others:.0%} of this machine's cores: it may carry more when it is quiet")
@@ -115,6 +115,27 @@ def calibrate(progress: Progress, *, quick: bool = False) -> Calibration:
         rows=rows,
         notes=notes,
     )
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the journals, which nobody needs afterwards."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="loadtest-")
+    except OSError as error:
+        raise ResultError(f"cannot make a temporary folder: {error.strerror}; name another place with TMPDIR") from None
+    with folder as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends it like Ctrl-C, so that no process and no folder is left behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _streams(stage: "_Stage", size: _Size) -> list[Row]:

@@ -1,6 +1,10 @@
 """``loadtest calibrate`` as a user has it: real processes, the table, the file that later runs read."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +40,16 @@ def test_a_quick_calibration_prints_what_is_carried_and_keeps_it(loadtest: Comma
         assert done.returncode == 0, done.stderr
         assert str(kept) in done.stderr
         assert json.loads(kept.read_text("utf-8"))["rows"] == rows
+
+
+def test_sigterm_ends_it_and_leaves_nothing_behind(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest", "calibrate", "--quick"]
+    with subprocess.Popen(command, env={**environment, "TMPDIR": str(tmp_path)}) as process:
+        while process.poll() is None and not list(tmp_path.glob("loadtest-*/*.jsonl")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_flag_that_there_is_not_exits_2(loadtest: Command) -> None:
