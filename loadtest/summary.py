@@ -636,13 +636,9 @@ def warnings(level: LevelResult) -> list[str]:
     """What a reader of the level's figures should know, short of making them invalid; each names the level."""
     if level.status == "not_reached":
         return []
-    said = [
-        *(["no request was due in the window, so there is nothing to report; lengthen the level"]
-          if level.counts.in_window == 0 else []),
-        *_client_warnings(level),
-        *_workload_warnings(level),
-        *_stream_warnings(level),
-    ]  # fmt: skip
+    nothing = "no request was due in the window, so there is nothing to report; lengthen the level"
+    said = [nothing] if level.counts.in_window == 0 else []
+    said += [*_client_warnings(level), *_workload_warnings(level), *_stream_warnings(level)]
     return [f"{level.name}: {text}" for text in said]
 
 
