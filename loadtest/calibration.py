@@ -92,18 +92,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def carried(self) -> Row | None:
-        """The most streams up to which nothing was added beyond the limits; None if not even the fewest."""
-        found = None
-        for row in self._streams():
-            if row.excess > 1:
-                break
-            found = row
-        return found
+        """The most streams with which no more than the limits was added; None if there were none.
+
+        A row with fewer streams that was beyond them does not count against it: that was other work, no limit.
+        """
+        return next((row for row in reversed(self._streams()) if row.excess <= 1), None)
 
     @property
     def broke_at(self) -> Row | None:
-        """The fewest streams with which too much was added; None if that never came."""
-        return next((row for row in self._streams() if row.excess > 1), None)
+        """The fewest streams beyond those carried, with which too much was added; None if more was not tried."""
+        carried = self.carried
+        return next((row for row in self._streams() if carried is None or row.concurrency > carried.concurrency), None)
 
     @property
     def requests_per_s(self) -> float | None:

@@ -63,10 +63,16 @@ def closed(concurrency: int) -> Level:
 # What is concluded --------------------------------------------------------------------------------------------
 
 
-def test_what_is_carried_ends_at_the_first_row_that_adds_too_much() -> None:
-    found = calibrated(row(1), row(64), row(256, itl_ms=1.2), row(1024))
+def test_what_is_carried_is_the_most_streams_that_add_little() -> None:
+    found = calibrated(row(1), row(64), row(256, itl_ms=1.2), row(1024, itl_ms=9.0))
     assert found.carried == row(64)
     assert found.broke_at == row(256, itl_ms=1.2)
+
+
+def test_a_disturbed_row_below_one_that_held_is_no_limit() -> None:
+    found = calibrated(row(1), row(64, itl_ms=1.2), row(256))
+    assert found.carried == row(256)
+    assert found.broke_at is None
 
 
 @pytest.mark.parametrize(
