@@ -166,7 +166,7 @@ class Reading:
 def _failed(kind: str) -> Outcome:
     if kind == "timeout":
         return "timed_out"
-    if kind in ("dropped", "never_sent"):
+    if kind in ("dropped", "never_sent", "late"):
         return "never_sent"
     return "cancelled" if kind == "cancelled" else "transport_error"
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
@@ -95,6 +95,7 @@ class Play:
         self._reads = self._coalesced = 0
         self._lags: list[float] = []
         self._opened_before = transport.opened
+        self._ports_before = transport.no_free_port
 
     # -- before the clock
 
@@ -108,7 +109,7 @@ class Play:
         if level.load.kind == "closed":
             count = self._slots
         else:
-            count = min(_OPEN_AHEAD, math.ceil(level.load.rate_per_s or 0))
+            count = min(_OPEN_AHEAD, math.ceil(level.load.peak_per_s or 0))
         await self._transport.open(int(min(count, self._left)))
         while self._wants_more():
             self._make()
@@ -137,6 +138,7 @@ class Play:
         """
         loop = asyncio.get_running_loop()
         self._t0 = t0_ns
+        self._transport.waits.clear()
         self._finished = loop.create_future()
         self._timer = DeadlineTimer(loop, self._open_loop if self._level.load.kind != "closed" else self._closed_start)
         duration_s = self._level.duration_s
@@ -151,6 +153,7 @@ class Play:
             self._end_sending()
         elif self._level.load.kind != "closed":
             self._next_arrival()
+            self._open_loop()
         else:
             self._timer.arm(t0_ns)
         cpu, began = time.process_time(), perf_counter_ns()
@@ -167,6 +170,7 @@ class Play:
             self._timer.close()
             self._journal.close()
         lags = sorted(self._lags) or [0.0]
+        waits = sorted(self._transport.waits)
         health = WorkerHealth(
             worker=self._worker,
             cpu_share=round(cpu_share, 4),
@@ -175,6 +179,9 @@ class Play:
             reads=self._reads,
             coalesced_reads=self._coalesced,
             connections_opened=self._transport.opened - self._opened_before,
+            error_bar_p50_ms=_quantile_ms(waits, 0.5),
+            error_bar_p99_ms=_quantile_ms(waits, 0.99),
+            no_free_port=self._transport.no_free_port - self._ports_before,
         )
         self._tell(
             Done(
@@ -206,15 +213,28 @@ class Play:
 
     def _next_arrival(self) -> None:
         due_s = next(self._due, None)
-        if due_s is None:
-            return  # the end of the sending comes with the duration, or came with the last request
-        self._next_due_ns = self._t0 + round(due_s * 1e9)
-        assert self._timer is not None
-        self._timer.arm(self._next_due_ns)
+        # None: the end of the sending comes with the duration, or came with the last request.
+        self._next_due_ns = 0 if due_s is None else self._t0 + round(due_s * 1e9)
 
     def _open_loop(self) -> None:
-        if self._issuing and perf_counter_ns() >= self._next_due_ns:
-            self._issue(self._next_due_ns)
+        """Send what is due, and wake for the next."""
+        while self._issuing and self._next_due_ns and perf_counter_ns() >= self._next_due_ns:
+            due_ns = self._next_due_ns
+            self._next_arrival()
+            self._issue(due_ns)
+        if self._issuing and self._next_due_ns:
+            assert self._timer is not None
+            self._timer.arm(self._next_due_ns)
+
+    def _leave_unsent(self) -> None:
+        """What was due before the sending ended and was not sent in time is a request all the same."""
+        failure = Failure("late", "the generator was so late that the sending ended first")
+        while 0 < self._next_due_ns <= self._sending_ended:
+            if not self._ready:
+                self._make()
+            request, payload = self._ready.popleft()
+            self._scheduled += 1
+            self._never_send(Exchange(payload, self._next_due_ns, self._ended, self._part, request), failure)
             self._next_arrival()
 
     def _issue(self, intended: int) -> None:
@@ -259,6 +279,7 @@ class Play:
         if self._issuing:
             self._issuing = False
             self._sending_ended = perf_counter_ns()
+            self._leave_unsent()
         elif grace_s is None:
             return
         if self._cut_handle is not None:
@@ -346,7 +367,9 @@ class Play:
         record = self._record(exchange, reading)
         self._journal.write(record)
         self._reads += reading.reads
-        self._coalesced += len(reading.answer.stamps) - len(set(reading.answer.stamps))
+        stamps = reading.answer.stamps
+        if len(set(stamps)) < len(stamps):
+            self._coalesced += sum(count > 1 for count in Counter(stamps).values())
         if record.outcome == "ok":
             self._ok += 1
             self._refusals = None  # it has worked once: from now on failures are findings
@@ -455,6 +478,10 @@ def lasting(error: RequestError) -> bool:
     if error.kind in ("http_status", "redirect"):
         return 300 <= status < 500 and status not in _PASSING_STATUS
     return error.kind in ("connect", "tls", "not_a_stream", "json_error")
+
+
+def _quantile_ms(sorted_ns: list[int], share: float) -> float | None:
+    return round(sorted_ns[math.ceil(share * len(sorted_ns)) - 1] / 1e6, 4) if sorted_ns else None
 
 
 def _head(wiring: Wiring, dialect: OpenAI) -> bytes:

@@ -4,7 +4,9 @@ import ssl
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-FailureKind = Literal["connect", "tls", "reset", "disconnected", "timeout", "cancelled", "dropped", "never_sent"]
+FailureKind = Literal[
+    "connect", "tls", "reset", "disconnected", "timeout", "cancelled", "dropped", "never_sent", "late"
+]
 
 
 class Failure(Exception):

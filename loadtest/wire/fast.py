@@ -21,6 +21,7 @@ from time import perf_counter_ns
 import httptools
 
 from loadtest.errors import TargetError
+from loadtest.wire import stamped
 from loadtest.wire.exchange import Exchange, Failure, tls_words
 from loadtest.wire.origin import Origin
 from loadtest.wire.response import ResponseError, foreign, http_parser
@@ -28,6 +29,7 @@ from loadtest.wire.response import ResponseError, foreign, http_parser
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*\bchunked\s*\r\n", re.IGNORECASE)
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
 _OPENING_AT_ONCE = 128
+_STAMPED_EVERY = 50  # one connection of so many, the first among them, measures how long bytes wait for us
 
 
 class _Connection(asyncio.Protocol):
@@ -178,6 +180,9 @@ class FastTransport:
     def __init__(self, origin: Origin, address: str, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
         self.free: dict[_Connection, None] = {}  # newest last, and used first
         self.opened = 0
+        self.no_free_port = 0
+        self._begun = 0
+        self.waits: list[int] = []  # nanoseconds that bytes lay in the kernel, each read of the sampled connections
         self.last_read = 0  # the newest stamp of all connections
         self._origin = origin
         self._address = address
@@ -207,6 +212,10 @@ class FastTransport:
                     group.create_task(one())
         except* Failure as failures:
             raise TargetError(f"cannot reach {self._origin.url}: {failures.exceptions[0]}") from None
+        # The newest free one is used first: where few are in use, the sampled ones should be among them.
+        for connection in [c for c in self.free if isinstance(c.transport, stamped.StampedTransport)]:
+            del self.free[connection]
+            self.free[connection] = None
 
     def send(self, exchange: Exchange) -> None:
         """See ``Transport``."""
@@ -270,6 +279,7 @@ class FastTransport:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
+        number, self._begun = self._begun, self._begun + 1
         where = f"{self._address} port {self._origin.port}"
         try:
             sock = socket.socket(self._family, socket.SOCK_STREAM)
@@ -282,10 +292,13 @@ class FastTransport:
             async with asyncio.timeout(self._connect_timeout_s):
                 await loop.sock_connect(sock, (self._address, self._origin.port))
                 connection = _Connection(self, sock)
-                await loop.create_connection(
-                    lambda: connection, sock=sock, ssl=self._tls,
-                    server_hostname=self._origin.host if self._tls else None,
-                )  # fmt: skip
+                if number % _STAMPED_EVERY == 0 and stamped.AVAILABLE and self._tls is None:
+                    stamped.StampedTransport(loop, sock, connection, self.waits)
+                else:
+                    await loop.create_connection(
+                        lambda: connection, sock=sock, ssl=self._tls,
+                        server_hostname=self._origin.host if self._tls else None,
+                    )  # fmt: skip
         except TimeoutError:
             sock.close()
             raise Failure("timeout", f"no connection to {where} within {self._connect_timeout_s:g} s") from None
@@ -296,7 +309,10 @@ class FastTransport:
             sock.close()
             # asyncio puts "Connect call failed" where the system's own words should be.
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error) or type(error).__name__
-            hint = "; no free local port is left" if error.errno == errno.EADDRNOTAVAIL else ""
+            hint = ""
+            if error.errno == errno.EADDRNOTAVAIL:
+                self.no_free_port += 1
+                hint = "; no free local port is left"
             raise Failure("connect", f"connection to {where} failed: {cause}{hint}") from None
         except asyncio.CancelledError:
             sock.close()
