@@ -22,17 +22,18 @@ _EXACT_LENGTH_SERVERS = frozenset({"vllm", "sglang", "loadtest"})
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond that it is no count, and no JSON number either
 
 
-class _Details(msgspec.Struct):
+# Made for every event and holding no cycles: of no concern to the garbage collector, which makes them cheaper.
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: _Count | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: _Count | None = None
     completion_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -41,14 +42,14 @@ class _Delta(msgspec.Struct):
     function_call: dict[str, Any] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
     message: _Delta | None = None  # a delta's place in an answer that comes whole
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
