@@ -77,7 +77,7 @@ def test_an_open_loop_keeps_its_rate_whatever_the_answers_do(loadtest: Command, 
     done = loadtest("run", tiny, "-r", "40", "-d", "3s", "--warmup", "500ms", "--output-tokens", "4", "-o", "out")
     assert done.returncode == 0, done.stderr
     level = the_result(tmp_path / "out")["levels"][0]
-    assert level["load"] == {"kind": "poisson", "concurrency": None, "rate_per_s": 40.0}
+    assert (level["load"]["kind"], level["load"]["rate_per_s"]) == ("poisson", 40.0)
     assert level["counts"]["ok"] == pytest.approx(120, abs=45)
     constant = loadtest("run", tiny, "-r", "40", "--arrival", "constant", "-n", "60", "--output-tokens", "4", "-o", "c")
     assert constant.returncode == 0, constant.stderr

@@ -1,0 +1,94 @@
+"""What the README, the docs and the help say is what the code does."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from loadtest import errors, scenario
+from loadtest.cli import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = sorted(main.list_commands(click.Context(main)))
+
+
+def command(name: str) -> click.Command:
+    found = main.get_command(click.Context(main), name)
+    assert found is not None, f"no command {name}"
+    return found
+
+
+def said() -> list[tuple[str, str]]:
+    """Each loadtest command line in the docs and in the help texts, with where it stands."""
+    texts = {path.name: path.read_text("utf-8") for path in DOCS}
+    texts |= {f"{name} --help": command(name).help or "" for name in COMMANDS} | {"--help": main.help or ""}
+    lines = []
+    for where, text in texts.items():
+        for line in text.splitlines():
+            match = re.match(r"(?:\s{4,}|\s*\$ )?(?:LOADTEST_\w+=\S+ )*((?:\.venv/bin/)?loadtest [a-z].*)", line)
+            if match and (line.startswith((" ", "$")) or where.endswith("--help")):
+                lines.append((where, re.sub(r"\s{2,}(#|[A-Za-z]).*$", "", match[1])))
+    return lines
+
+
+@pytest.mark.parametrize(("where", "line"), said(), ids=lambda value: value[:60])
+def test_every_command_line_in_the_docs_is_one(where: str, line: str) -> None:
+    words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
+    flags = {flag for parameter in command(words[0]).params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    for word in words[1:]:
+        if word.startswith("-") and word != "-":
+            assert word.partition("=")[0] in flags | {"--help"}, f"{where}: {line}"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_within_the_project_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text("utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_the_readme_names_every_preset_and_every_exit_code() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    for preset in scenario.presets():
+        assert f"`{preset.name}`" in text, preset.name
+    for code in (errors.EXIT_OK, 1, 2, 3, errors.EXIT_INVALID, 99, errors.EXIT_INTERRUPTED):
+        assert re.search(rf"\b{code}\b", text), code
+
+
+def test_the_two_commands_for_a_fresh_machine_are_what_ci_runs() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert ".venv/bin/loadtest run" in text
+    assert ".venv/bin/loadtest run" in ci
+    assert ".venv/bin/python -m pytest" in text
+    assert ci.rstrip().endswith(".venv/bin/python -m pytest")
+
+
+@pytest.mark.parametrize("what", ["set up", "test", "lint", "bench", "docs"])
+def test_contributing_names_one_command_for_each_thing(what: str) -> None:
+    assert re.search(rf"^\| {what} \| `.+` ", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_each_command_is_explained_with_examples(name: str) -> None:
+    assert (command(name).help or "").count("    loadtest ") + (command(name).help or "").count("\nloadtest ") >= 2
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_says_what_it_is(name: str) -> None:
+    for parameter in command(name).params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert parameter.help, parameter.name
+
+
+def test_every_error_kind_of_the_metrics_is_one_the_code_knows() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    outcome = text[text.index("## Outcome of a request") :]
+    kinds = re.findall(r"← ([a-z_, ]+)", outcome[: outcome.index("##", 5)])
+    code = "".join(
+        path.read_text("utf-8") for room in ("wire", "endpoints") for path in (ROOT / "loadtest" / room).glob("*.py")
+    )
+    for kind in {kind.strip() for group in kinds for kind in group.split(",")} - {"", "check_failed"}:
+        assert f'"{kind}"' in code, kind
