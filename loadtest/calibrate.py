@@ -54,7 +54,7 @@ class _Size(msgspec.Struct, frozen=True):
     retries: int
 
 
-_FULL = _Size((1, 16, 64, 256, 512, 1024), Length(40, 64), 4.0, 1.3, 8_000, 40_000, 2)
+_FULL = _Size((1, 16, 64, 256, 512, 1024), Length(40, 64), 4.0, 1.3, 6_000, 20_000, 2)
 _QUICK = _Size((1, 64, 256, 1024), Length(20, 32), 1.5, 0.6, 2_000, 6_000, 1)
 
 
