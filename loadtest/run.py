@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import platform
 import random
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import __version__, abort, plan, scenario
+from loadtest import __version__, abort, host, plan, scenario
 from loadtest.endpoints.openai import PATHS
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
@@ -228,7 +227,7 @@ def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor)
             endpoint=Endpoint(kind=asked.endpoint, url=redact(facts.url), model=facts.model),
             precision=options.labels.get("precision") or facts.precision,
             software={**software, **facts.software},
-            hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=_this_host()),
+            hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),
             scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
         ),
         warnings=notes,
@@ -306,14 +305,3 @@ def _signals(interrupts: Interrupts) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _this_host() -> str:
-    """This machine in words: processor, cores, system."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):  # only Linux has it
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
