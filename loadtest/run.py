@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import __version__, abort, host, plan, scenario
+from loadtest import __version__, abort, calibration, host, plan, scenario
 from loadtest.endpoints.openai import PATHS
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
@@ -96,7 +96,7 @@ def run(options: Options, progress: Progress) -> Outcome:
             facts = target.open()
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             wiring = _wiring(resolved.scenario, facts, headers, secrets, folder)
-            result = _begun(options, resolved, facts, redact)
+            result = _begun(options, resolved, facts, redact, calibration.warning(levels, workers))
             _write_scenario(folder, resolved)
             played: list[LevelResult] = []
             write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
@@ -206,11 +206,11 @@ def _wiring(
     )
 
 
-def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor) -> Result:
+def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor, warned: Sequence[str]) -> Result:
     """The result as far as it is known before the first request."""
     asked = resolved.scenario
     assert asked.seed is not None
-    notes = []
+    notes = list(warned)
     if options.url is not None and any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
         notes.append("the scenario's batching levels are settings of the bundled server and were left out")
     software = {"loadtest": __version__, "python": platform.python_version()}
