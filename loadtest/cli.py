@@ -83,7 +83,12 @@ def main() -> None:
 )
 @_option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'.")
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
-@_option("--workers", type=click.IntRange(1, 256), help="Generator processes. [default: as the load needs, cores − 1]")
+@_option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Generator processes. [default: as the load needs, cores − 1]",
+)
 @_option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]")
 @_option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each.")
 @_option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each.")
@@ -110,7 +115,7 @@ def run(
 
     Without a URL the bundled ONNX Runtime server is started, the quickstart scenario is played at each of its
     batching and concurrency levels, and the server is stopped. With a URL and no -s, the flags are the scenario.
-    Each option without a short list can also be given as LOADTEST_<NAME>; a flag wins.
+    Options can also be given as variables, such as LOADTEST_API_KEY or LOADTEST_RATE; a flag wins.
 
     \b
     loadtest run
