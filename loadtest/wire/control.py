@@ -5,6 +5,7 @@ The standard library's client: nothing here is measured, and it costs no import 
 
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from loadtest.errors import TargetError, UsageError
-from loadtest.wire.exchange import tls_words
-from loadtest.wire.origin import Origin
+from loadtest.wire.origin import Origin, place
+from loadtest.wire.proxy import Proxy
 from loadtest.wire.response import foreign
+from loadtest.wire.tls import Tls, tls_words
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -25,24 +27,49 @@ class Reply(msgspec.Struct, frozen=True):
     json: Any
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 def ask(
     origin: Origin, address: str, method: str, path: str, *, timeout_s: float,
-    headers: Mapping[str, str] | None = None, body: object = None,
+    headers: Mapping[str, str] | None = None, body: object = None, tls: Tls | None = None, proxy: Proxy | None = None,
 ) -> Reply:  # fmt: skip
-    """Ask one thing of the target.
+    """Ask one thing of the target. With a proxy, ``address`` is the proxy's.
 
     Raises:
         TargetError: it could not be reached, or did not answer HTTP within ``timeout_s``.
         UsageError: a header is not one that HTTP can carry.
     """
-    where = f"{origin.url} ({address} port {origin.port})"
-    if origin.scheme == "https":
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            origin.host, origin.port, timeout=timeout_s, context=ssl.create_default_context()
-        )
+    if proxy is not None:
+        where = f"{origin.url} through the proxy {proxy.url} ({place(address, proxy.port)})"
     else:
-        connection = http.client.HTTPConnection(address, origin.port, timeout=timeout_s)
-    sent = {"Host": origin.authority, "Accept-Encoding": "identity", **(headers or {})}
+        where = f"{origin.url} ({place(address, origin.port)})"
+    if origin.socket is not None:
+        connection: http.client.HTTPConnection = _UnixConnection(origin.socket, timeout_s)
+    elif origin.scheme == "https":
+        # Its host, not its address: the name is what the certificate must be for.
+        connection = http.client.HTTPSConnection(
+            address if proxy else origin.host, proxy.port if proxy else origin.port, timeout=timeout_s,
+            context=(tls or Tls()).context(),
+        )  # fmt: skip
+        if proxy is not None:
+            connection.set_tunnel(origin.host, origin.port, proxy.headers)
+    else:
+        connection = http.client.HTTPConnection(address, proxy.port if proxy else origin.port, timeout=timeout_s)
+    sent = {"Host": origin.authority, "Accept-Encoding": "identity"}
+    for name, value in (headers or {}).items():
+        sent = {known: old for known, old in sent.items() if known.lower() != name.lower()} | {name: value}
+    if proxy is not None and origin.scheme == "http":
+        path = f"http://{origin.authority}{path}"
+        sent |= proxy.headers
     try:
         data = None if body is None else json.dumps(body)
         if data is not None:

@@ -1,12 +1,14 @@
 """One request on the wire and everything read for it, and what a transport must do with it."""
 
-import ssl
+import errno
+import os
 from collections.abc import Callable
 from typing import Literal, Protocol
 
 FailureKind = Literal[
-    "connect", "tls", "reset", "disconnected", "timeout", "cancelled", "dropped", "never_sent", "late"
-]
+    "connect", "tls", "reset", "disconnected", "truncated", "not_a_stream", "timeout", "cancelled", "dropped",
+    "never_sent", "late",
+]  # fmt: skip
 
 
 class Failure(Exception):
@@ -16,13 +18,6 @@ class Failure(Exception):
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
-
-
-def tls_words(error: ssl.SSLError) -> str:
-    """What went wrong with TLS, for a person: without the C file that found it."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not trusted ({error.verify_message})"
-    return (error.reason or str(error) or type(error).__name__).replace("_", " ").lower()
 
 
 class Exchange:
@@ -69,8 +64,42 @@ class Exchange:
 class Transport(Protocol):
     """Carries exchanges. ``on_end`` of each is called exactly once, from the event loop, whatever happens."""
 
+    @property
+    def opened(self) -> int:
+        """Connections opened so far."""
+
+    @property
+    def no_free_port(self) -> int:
+        """Connections that failed because this host had no port left."""
+
+    @property
+    def last_read(self) -> int:
+        """The newest stamp of all connections."""
+
+    @property
+    def waits(self) -> list[int]:
+        """Nanoseconds that bytes lay in the kernel, each read of a sample; empty where that is not known."""
+
+    async def open(self, count: int) -> None:
+        """Have at least ``count`` free connections before the clock starts.
+
+        Raises:
+            TargetError: one could not be opened.
+        """
+
     def send(self, exchange: Exchange) -> None:
         """Send now, on a free connection or a new one."""
 
     def cancel(self, exchange: Exchange, failure: Failure) -> None:
         """End an exchange that is still running, for the reason given; does nothing to one that has ended."""
+
+    async def close(self) -> None:
+        """Close every connection; exchanges still running are not told."""
+
+
+def cause_of(error: OSError) -> str:
+    """Why a connection could not be opened, in the system's words (asyncio puts others in their place) and the mend."""
+    words = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error) or type(error).__name__
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{words}; no free local port is left"
+    return f"{words}; raise ulimit -n" if error.errno in (errno.EMFILE, errno.ENFILE) else words

@@ -8,7 +8,6 @@ streams may end at once.
 
 import asyncio
 import errno
-import os
 import socket
 import ssl
 from time import perf_counter_ns
@@ -17,9 +16,10 @@ import httptools
 
 from loadtest.errors import TargetError
 from loadtest.wire import stamped
-from loadtest.wire.exchange import Exchange, Failure, tls_words
-from loadtest.wire.origin import Origin
+from loadtest.wire.exchange import Exchange, Failure, cause_of
+from loadtest.wire.origin import Origin, place
 from loadtest.wire.response import ResponseError, foreign, http_parser
+from loadtest.wire.tls import tls_words
 
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
 _OPENING_AT_ONCE = 128
@@ -91,7 +91,9 @@ class _Connection(asyncio.Protocol):
             return
         if not exchange.last:
             exchange.failure = Failure("disconnected", "the server closed the connection without a byte of reply")
-        if exc is not None:
+        if isinstance(exc, ssl.SSLError):  # such as the server's word that it wants a certificate of ours
+            exchange.failure = Failure("tls", f"TLS failed: {tls_words(exc)}")
+        elif exc is not None:
             words = str(exc) or type(exc).__name__
             exchange.failure = Failure("reset", f"the connection was reset by the server ({words})")
         self.pool.end(exchange, now)
@@ -165,7 +167,7 @@ class FastTransport:
         self.last_read = 0  # the newest stamp of all connections
         self._origin = origin
         self._address = address
-        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._family = _family(origin, address)
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls
         self._all: set[_Connection] = set()
@@ -259,19 +261,22 @@ class FastTransport:
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         number, self._begun = self._begun, self._begun + 1
-        where = f"{self._address} port {self._origin.port}"
+        where = place(self._address, self._origin.port)
+        unix = self._origin.socket is not None
         try:
             sock = socket.socket(self._family, socket.SOCK_STREAM)
         except OSError as error:
-            mend = "; raise ulimit -n" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
-            raise Failure("connect", f"no socket for {where}: {error.strerror or error}{mend}") from None
+            raise Failure("connect", f"no socket for {where}: {cause_of(error)}") from None
         try:
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not unix:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(self._connect_timeout_s):
-                await loop.sock_connect(sock, (self._address, self._origin.port))
+                await loop.sock_connect(sock, self._address if unix else (self._address, self._origin.port))
                 connection = _Connection(self, sock)
-                if number % _STAMPED_EVERY == 0 and stamped.AVAILABLE and self._tls is None:
+                if unix:
+                    await loop.create_unix_connection(lambda: connection, sock=sock)
+                elif number % _STAMPED_EVERY == 0 and stamped.AVAILABLE and self._tls is None:
                     stamped.StampedTransport(loop, sock, connection, self.waits)
                 else:
                     await loop.create_connection(
@@ -286,13 +291,8 @@ class FastTransport:
             raise Failure("tls", f"TLS with {where} failed: {tls_words(error)}") from None
         except OSError as error:
             sock.close()
-            # asyncio puts "Connect call failed" where the system's own words should be.
-            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error) or type(error).__name__
-            hint = ""
-            if error.errno == errno.EADDRNOTAVAIL:
-                self.no_free_port += 1
-                hint = "; no free local port is left"
-            raise Failure("connect", f"connection to {where} failed: {cause}{hint}") from None
+            self.no_free_port += error.errno == errno.EADDRNOTAVAIL
+            raise Failure("connect", f"connection to {where} failed: {cause_of(error)}") from None
         except asyncio.CancelledError:
             sock.close()
             raise
@@ -306,3 +306,9 @@ class FastTransport:
         self.opened += 1
         self._all.add(connection)
         return connection
+
+
+def _family(origin: Origin, address: str) -> int:
+    if origin.socket is not None:
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

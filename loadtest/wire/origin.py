@@ -1,9 +1,11 @@
 """Where requests go: a base URL, taken apart once."""
 
 import ipaddress
+import os
 import socket
 import threading
-from urllib.parse import quote, urlsplit
+from base64 import b64encode
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -11,16 +13,21 @@ from loadtest.errors import TargetError, UsageError
 
 # What may stand in a path as it is (RFC 3986); a blank or a letter beyond ASCII would break the request line.
 _PATH_SIGNS = "/:@!$&'()*+,;=-._~%"
+_UNIX = "unix:"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A base URL taken apart. ``prefix`` is its path without a trailing slash and without the API's own part."""
+    """A base URL taken apart. ``prefix`` is its path without a trailing slash and without the API's own part.
+
+    ``socket`` is the path of a unix socket; host and port then only stand in the Host header.
+    """
 
     scheme: str
     host: str
     port: int
     prefix: str
     query: str
+    socket: str | None = None
 
     @property
     def authority(self) -> str:
@@ -31,6 +38,8 @@ class Origin(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         """The base URL without query, user name and password: safe to store and to print."""
+        if self.socket is not None:
+            return f"{_UNIX}{self.socket}" + (f":{self.prefix}" if self.prefix else "")
         return f"{self.scheme}://{self.authority}{self.prefix}"
 
     def path(self, api_path: str) -> str:
@@ -41,44 +50,85 @@ class Origin(msgspec.Struct, frozen=True):
 def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
     """Take a base URL apart. It may end in ``/``, ``/v1``, or the whole path of one of ``api_paths``.
 
+    ``unix:/run/server.sock`` is a server on a unix socket, ``unix:/run/server.sock:/prefix`` one below a path.
+
     Raises:
-        UsageError: not an http(s) URL with a host.
+        UsageError: not an http(s) URL with a host, nor a unix socket.
     """
+    if url.startswith(_UNIX):
+        rest, _, query = url.removeprefix(_UNIX).partition("?")
+        path, _, prefix = rest.partition(":")
+        path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if not path.strip("/"):
+            raise UsageError(f"URL {url!r}: names no socket; write it like unix:/run/server.sock")
+        query = quote(query, safe=_PATH_SIGNS + "?")
+        return Origin("http", "localhost", 80, _prefix(prefix, api_paths), query, os.path.abspath(path))
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UsageError(f"URL {url!r}: {error}; write it like http://127.0.0.1:8000") from None
+        raise UsageError(f"URL {shown(url)!r}: {error}; write it like http://127.0.0.1:8000") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageError(f"URL {url!r}: not an http(s) address; write it like http://127.0.0.1:8000")
+        raise UsageError(f"URL {shown(url)!r}: not an http(s) address; write it like http://127.0.0.1:8000")
     if port == 0:
-        raise UsageError(f"URL {url!r}: port 0 is no port; write it like http://127.0.0.1:8000")
+        raise UsageError(f"URL {shown(url)!r}: port 0 is no port; write it like http://127.0.0.1:8000")
     if not host.isascii():
         try:
             host = host.encode("idna").decode()
         except UnicodeError as error:
-            raise UsageError(f"URL {url!r}: {host!r} is not a host name ({error})") from None
-    prefix = quote(parts.path.rstrip("/"), safe=_PATH_SIGNS)
-    for known in (*api_paths, "/v1"):
-        if prefix.endswith(known):
-            prefix = prefix[: -len(known)].rstrip("/")
-            break
+            raise UsageError(f"URL {shown(url)!r}: {host!r} is not a host name ({error})") from None
     return Origin(
         parts.scheme,
         host,
         port or (443 if parts.scheme == "https" else 80),
-        prefix,
+        _prefix(parts.path, api_paths),
         quote(parts.query, safe=_PATH_SIGNS + "?"),
     )
+
+
+def user_of(url: str) -> str | None:
+    """``user:password`` as it stands in a URL, percent-coding and all; None if there is none."""
+    return urlsplit(url if "://" in url else f"http://{url}").netloc.rpartition("@")[0] or None
+
+
+def basic(user: str) -> str:
+    """The value of an Authorization header for ``user:password`` as it stands in a URL (RFC 7617)."""
+    name, _, password = user.partition(":")
+    return "Basic " + b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode("ascii")
+
+
+def shown(url: str) -> str:
+    """A URL as it was typed, but for its user name and password."""
+    scheme, found, rest = url.partition("://") if "://" in url else ("", "", url)
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}{found}{'[redacted]' if user else ''}{at}{host}{slash}{path}"
+
+
+def _prefix(path: str, api_paths: tuple[str, ...]) -> str:
+    prefix = quote(path.rstrip("/"), safe=_PATH_SIGNS)
+    for known in (*api_paths, "/v1"):
+        if prefix.endswith(known):
+            return prefix[: -len(known)].rstrip("/")
+    return prefix
+
+
+def place(address: str, port: int) -> str:
+    """An address in words: of a host, or of a unix socket."""
+    return f"the socket {address}" if address.startswith("/") else f"{address} port {port}"
 
 
 def resolve(origin: Origin, timeout_s: float) -> str:
     """The one address that all connections of a run go to (the resolver's first), so that a run measures one server.
 
+    Of a unix socket it is the path.
+
     Raises:
         TargetError: the name does not resolve, or not within ``timeout_s``.
     """
+    if origin.socket is not None:
+        return origin.socket
     try:
         return str(ipaddress.ip_address(origin.host))
     except ValueError:

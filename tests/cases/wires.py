@@ -12,6 +12,7 @@ import uvloop
 from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading
+from loadtest.wire.aiohttp_transport import AiohttpTransport
 from loadtest.wire.exchange import Exchange, Failure, Transport
 from loadtest.wire.fast import FastTransport
 from loadtest.wire.origin import Origin, parse
@@ -42,9 +43,17 @@ async def _fast(origin: Origin) -> Opened:
     return Opened(transport, transport.close)
 
 
+async def _aiohttp(origin: Origin) -> Opened:
+    transport = AiohttpTransport(origin, origin.host, 5.0, None)
+    await transport.open(1)
+    return Opened(transport, transport.close)
+
+
 WIRES = [
     Wire("fast-uvloop", uvloop.new_event_loop, _fast),
     Wire("fast-asyncio", asyncio.SelectorEventLoop, _fast),
+    Wire("aiohttp-uvloop", uvloop.new_event_loop, _aiohttp),
+    Wire("aiohttp-asyncio", asyncio.SelectorEventLoop, _aiohttp),
 ]
 
 
