@@ -21,8 +21,7 @@ from loadtest.plan import Request, due_times, requests, slots
 from loadtest.records import Record, RequestError
 from loadtest.redact import Redactor
 from loadtest.schedule import share
-from loadtest.wire.exchange import Exchange, Failure
-from loadtest.wire.fast import FastTransport
+from loadtest.wire.exchange import Exchange, Failure, Transport
 from loadtest.wire.origin import parse
 from loadtest.workload.prompts import writer
 
@@ -45,7 +44,7 @@ _CONNECT_PAUSE_S = 0.1
 class Play:
     """Plays a slice. ``prepare``, then ``run`` once; ``stop`` at any time between."""
 
-    def __init__(self, order: Prepare, transport: FastTransport, tell: Callable[[object], None]) -> None:
+    def __init__(self, order: Prepare, transport: Transport, tell: Callable[[object], None]) -> None:
         wiring, level = order.wiring, order.level
         self._wiring = wiring
         self._level = level
@@ -325,10 +324,11 @@ class Play:
             return
         until = now + _SLICE_NS
         try:
+            # Requests first: one that had to be made when it is due would be late, and what came in meanwhile with it.
+            while self._issuing and self._wants_more() and perf_counter_ns() < until:
+                self._make()
             while backlog and (perf_counter_ns() < until or len(backlog) > 2 * _BACKLOG):
                 self._read(backlog.popleft())
-            while self._issuing and not backlog and self._wants_more() and perf_counter_ns() < until:
-                self._make()
         except LoadtestError as error:
             self._fail(error)
             return
