@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -74,6 +74,14 @@ def main() -> None:
 @_option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]")
 @_option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]")
 @_option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]")
+@_option("--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]")
+@_option(
+    "--proxy", metavar="URL", help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]"
+)
+@_option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's.")
+@_option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM).")
+@_option("--key", metavar="FILE", help="https: its key, if that is not in the same file.")
+@_option("--insecure", is_flag=True, help="https: take any certificate of the server.")
 @_option("--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped.")
 @_option(
     "--max-rate",
@@ -108,7 +116,8 @@ def main() -> None:
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
     json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, strict: bool, quiet: bool,
-    verbose: int,
+    verbose: int, transport: Literal["fast", "aiohttp"] | None, proxy: str | None, cacert: str | None,
+    cert: str | None, key: str | None, insecure: bool,
     **scenario_flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -127,6 +136,7 @@ def run(
         from loadtest.progress import Progress
         from loadtest.run import Options
         from loadtest.run import run as play
+        from loadtest.wire.tls import Tls
 
         options = Options(
             url=url,
@@ -134,6 +144,9 @@ def run(
             overrides=_overrides(ctx, scenario_flags),
             headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in headers),
             api_key=api_key,
+            transport=transport,
+            proxy=proxy,
+            tls=Tls(cacert, cert, key, insecure),
             labels=dict(_pair(text, "=", "--label", "key=text") for text in labels),
             output=output,
             workers=workers,

@@ -45,6 +45,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     kind: Annotated[str, _says("dialect spoken, such as chat or completions")]
     url: Annotated[str, _says("base URL, secrets redacted")]
     model: str | None = None
+    address: Annotated[str | None, _says("the one that all connections went to; the proxy's, where there is one")] = (
+        None
+    )
+    proxy: Annotated[str | None, _says("URL of the proxy, secrets redacted; null: none")] = None
+    transport: Annotated[str | None, _says("the client's HTTP: fast or aiohttp")] = None
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True):

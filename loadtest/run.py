@@ -46,20 +46,29 @@ from loadtest.result import (
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.summary import not_reached, summarise, warnings
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
-from loadtest.wire.origin import parse
+from loadtest.wire.exchange import TransportName
+from loadtest.wire.origin import basic, parse, user_of
+from loadtest.wire.proxy import Proxy, proxy_for
+from loadtest.wire.tls import Tls
 
 RESOLVED = "scenario.resolved.yaml"
 log = logging.getLogger(__name__)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked to do. ``url`` of None is the bundled server."""
+    """What a run is asked to do. ``url`` of None is the bundled server.
+
+    ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
+    """
 
     url: str | None
     source: str | None
     overrides: dict[str, Override]
     headers: tuple[tuple[str, str], ...] = ()
     api_key: str | None = None
+    transport: TransportName | None = None
+    proxy: str | None = None
+    tls: Tls = Tls()
     labels: dict[str, str] = {}
     output: Path | None = None
     workers: int | None = None
@@ -85,18 +94,21 @@ def run(options: Options, progress: Progress) -> Outcome:
     levels = plan.levels(resolved.scenario, bundled=options.url is None)
     headers = _headers(options)
     query = parse(options.url).query if options.url else ""
-    redact = Redactor(secrets := secrets_of(headers, options.api_key, query))
+    way = _way(options)
+    hidden = [*headers, *(way.proxy.headers.items() if way.proxy else ())]
+    users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
+    redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, query), *users])
     interrupts = Interrupts()
     with _output_folder(options.output, resolved.scenario.name) as folder, _signals(interrupts):
-        target = _target(options, resolved.scenario, levels, headers, folder)
+        target = _target(options, resolved.scenario, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
             progress.note("starting the bundled server" if options.url is None else "reaching the target")
             facts = target.open()
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            wiring = _wiring(resolved.scenario, facts, headers, secrets, folder)
-            result = _begun(options, resolved, facts, redact, calibration.warning(levels, workers))
+            wiring = _wiring(options, resolved.scenario, facts, headers, secrets, folder, way)
+            result = _begun(options, resolved, facts, redact, way, calibration.warning(levels, workers))
             _write_scenario(folder, resolved)
             played: list[LevelResult] = []
             write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
@@ -161,15 +173,61 @@ def _resolve(options: Options) -> Resolved:
 
 
 def _headers(options: Options) -> tuple[tuple[str, str], ...]:
-    key = options.api_key
-    return (*options.headers, *([("Authorization", f"Bearer {key}")] if key else []))
+    """What every request is to say besides: the user's headers, and who we are."""
+    for name, _ in options.headers:
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
+    user = user_of(options.url or "")
+    keys = [*(["--api-key"] if options.api_key else []), *(["the user name in the URL"] if user else [])]
+    keys += ["-H Authorization" for name, _ in options.headers if name.lower() == "authorization"]
+    if len(keys) > 1:
+        raise UsageError(f"{' and '.join(keys)} both say who we are; give one of them")
+    if options.api_key:
+        return *options.headers, ("Authorization", f"Bearer {options.api_key}")
+    return *options.headers, *([("Authorization", basic(user))] if user else [])
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """How requests get to the target, and what the user should know of that."""
+
+    transport: TransportName
+    proxy: Proxy | None
+    notes: tuple[str, ...]
+
+
+def _way(options: Options) -> _Way:
+    """Decide it, once for the whole run.
+
+    Raises:
+        UsageError: a file is not what it should be, or the transport cannot go that way.
+    """
+    origin = parse(options.url) if options.url else None
+    options.tls.context()
+    notes = []
+    if options.tls != Tls() and (origin is None or origin.scheme != "https"):
+        notes.append("--cacert, --cert, --key and --insecure are for https:// and were not used")
+    if options.proxy and origin is None:
+        notes.append("--proxy is for a URL and was not used: the bundled server is on this host")
+    proxy = proxy_for(origin, options.proxy) if origin else None
+    if proxy is not None and options.transport == "fast":
+        raise UsageError(
+            f"--transport fast cannot go through the proxy {proxy.url}: leave it out, or go direct with --proxy ''"
+        )
+    if proxy is not None and options.transport is None:
+        notes.append(f"requests go through the proxy {proxy.url}, and so by the aiohttp transport: no error bar")
+    transport: TransportName = options.transport or ("aiohttp" if proxy else "fast")
+    if transport == "aiohttp":
+        import loadtest.wire.aiohttp_transport  # noqa: F401  # before the workers are forked, so that none loads it
+    return _Way(transport, proxy, tuple(notes))
 
 
 def _target(
-    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]], folder: Path
-) -> Target:
+    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]], folder: Path,
+    proxy: Proxy | None,
+) -> Target:  # fmt: skip
     if options.url is not None:
-        return GivenURL(options.url, asked.endpoint, asked.model, headers, tuple(PATHS.values()))
+        paths = tuple(PATHS.values())
+        return GivenURL(options.url, asked.endpoint, asked.model, headers, paths, options.tls, proxy)
     if asked.model is not None:
         raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
     server = asked.server
@@ -182,8 +240,9 @@ def _target(
 
 
 def _wiring(
-    asked: Scenario, facts: Facts, headers: tuple[tuple[str, str], ...], secrets: Sequence[str], folder: Path
-) -> Wiring:
+    options: Options, asked: Scenario, facts: Facts, headers: tuple[tuple[str, str], ...], secrets: Sequence[str],
+    folder: Path, way: _Way,
+) -> Wiring:  # fmt: skip
     assert asked.seed is not None
     return Wiring(
         url=facts.url,
@@ -203,14 +262,19 @@ def _wiring(
         max_in_flight=asked.max_in_flight,
         max_rate_per_s=asked.max_rate_per_s,
         drop_when_full=asked.when_full == "drop",
+        transport=way.transport,
+        tls=options.tls,
+        proxy=way.proxy,
     )
 
 
-def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor, warned: Sequence[str]) -> Result:
+def _begun(
+    options: Options, resolved: Resolved, facts: Facts, redact: Redactor, way: _Way, warned: Sequence[str]
+) -> Result:
     """The result as far as it is known before the first request."""
     asked = resolved.scenario
     assert asked.seed is not None
-    notes = list(warned)
+    notes = [*way.notes, *warned]
     if options.url is not None and any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
         notes.append("the scenario's batching levels are settings of the bundled server and were left out")
     software = {"loadtest": __version__, "python": platform.python_version()}
@@ -224,7 +288,14 @@ def _begun(options: Options, resolved: Resolved, facts: Facts, redact: Redactor,
         complete=False,
         exit_code=0,
         conditions=Conditions(
-            endpoint=Endpoint(kind=asked.endpoint, url=redact(facts.url), model=facts.model),
+            endpoint=Endpoint(
+                kind=asked.endpoint,
+                url=redact(facts.url),
+                model=facts.model,
+                address=facts.address,
+                proxy=way.proxy.url if way.proxy else None,
+                transport=way.transport,
+            ),
             precision=options.labels.get("precision") or facts.precision,
             software={**software, **facts.software},
             hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),

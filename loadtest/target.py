@@ -16,6 +16,8 @@ from loadtest.errors import ServerError, TargetError
 from loadtest.level import Batching
 from loadtest.wire.control import Reply, ask
 from loadtest.wire.origin import Origin, parse, resolve
+from loadtest.wire.proxy import Proxy
+from loadtest.wire.tls import Tls
 from loadtest.workload.prompts import Tokens
 
 _REACH_S = 4.0  # a target out of reach is reported within five seconds
@@ -54,15 +56,18 @@ class Target(Protocol):
 
 
 class GivenURL:
-    """An endpoint that runs already, wherever it is."""
+    """An endpoint that runs already, wherever it is, reached through the proxy if there is one."""
 
     def __init__(
-        self, url: str, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]], api_paths: tuple[str, ...]
-    ) -> None:
+        self, url: str, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
+        api_paths: tuple[str, ...], tls: Tls, proxy: Proxy | None,
+    ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._model = model
         self._headers = dict(headers)
         self._origin = parse(url, api_paths)
+        self._tls = tls
+        self._proxy = proxy
 
     def open(self) -> Facts:
         """Reach the target and learn its model.
@@ -70,9 +75,12 @@ class GivenURL:
         Raises:
             TargetError: it cannot be reached, or names no model and none was given.
         """
-        address = resolve(self._origin, _REACH_S)
+        address = self._address()
         path = self._origin.path("/v1/models")
-        reply = ask(self._origin, address, "GET", path, timeout_s=_REACH_S, headers=self._headers)
+        reply = ask(
+            self._origin, address, "GET", path, timeout_s=_REACH_S, headers=self._headers, tls=self._tls,
+            proxy=self._proxy,
+        )  # fmt: skip
         cards = _cards(reply)
         named = [card for card in cards if card["id"] == self._model]
         if self._model is None and not cards:
@@ -92,6 +100,14 @@ class GivenURL:
             owner=card.get("owned_by"),
             tokens=_tokens(card, self._endpoint),
         )
+
+    def _address(self) -> str:
+        if self._proxy is None:
+            return resolve(self._origin, _REACH_S)
+        try:
+            return resolve(parse(self._proxy.url), _REACH_S)  # the target's name is the proxy's to resolve
+        except TargetError as error:
+            raise TargetError(f"{self._origin.url} goes through a proxy: {error}") from None
 
     def set_batching(self, batching: Batching | None) -> None:
         """Nothing: its batching is its own."""

@@ -168,6 +168,8 @@ def _failed(kind: str) -> Outcome:
         return "timed_out"
     if kind in ("dropped", "never_sent", "late"):
         return "never_sent"
+    if kind == "not_a_stream":
+        return "stream_error"
     return "cancelled" if kind == "cancelled" else "transport_error"
 
 

@@ -4,11 +4,17 @@ import msgspec
 
 from loadtest.endpoints.openai import Kind
 from loadtest.level import Level, WorkerHealth
+from loadtest.wire.exchange import TransportName
+from loadtest.wire.proxy import Proxy
+from loadtest.wire.tls import Tls
 from loadtest.workload.prompts import Tokens
 
 
 class Wiring(msgspec.Struct, frozen=True):
-    """What stays the same for a whole run: where requests go, how they look, where records go."""
+    """What stays the same for a whole run: where requests go, how they look, where records go.
+
+    With a ``proxy``, ``address`` is the proxy's.
+    """
 
     url: str
     address: str
@@ -27,6 +33,9 @@ class Wiring(msgspec.Struct, frozen=True):
     max_in_flight: int | None = None  # of the whole run, as is the next
     max_rate_per_s: float | None = None
     drop_when_full: bool = False
+    transport: TransportName = "fast"
+    tls: Tls = Tls()
+    proxy: Proxy | None = None
 
 
 class Prepare(msgspec.Struct, frozen=True):

@@ -12,9 +12,10 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from loadtest.engine.orders import Failed, Prepare, Ready, Start, Stop
+from loadtest.engine.orders import Failed, Prepare, Ready, Start, Stop, Wiring
 from loadtest.engine.play import Play
 from loadtest.errors import LoadtestError
+from loadtest.wire.exchange import Transport
 from loadtest.wire.fast import FastTransport
 from loadtest.wire.origin import parse
 
@@ -43,7 +44,7 @@ class _Worker:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
-        self._transport: FastTransport | None = None
+        self._transport: Transport | None = None
         self._play: Play | None = None
         self._task: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -79,7 +80,7 @@ class _Worker:
     async def _prepare(self, order: Prepare) -> None:
         wiring = order.wiring
         if self._transport is None:
-            self._transport = FastTransport(parse(wiring.url), wiring.address, wiring.connect_timeout_s, None)
+            self._transport = _transport(wiring)
         self._play = Play(order, self._transport, self._tell)
         await self._play.prepare()
         self._tell(Ready())
@@ -95,6 +96,16 @@ class _Worker:
     def _tell(self, message: object) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent has gone: _readable ends us
             self._pipe.send(message)
+
+
+def _transport(wiring: Wiring) -> Transport:
+    origin = parse(wiring.url)
+    tls = wiring.tls.context() if origin.scheme == "https" else None
+    if wiring.transport == "aiohttp":
+        from loadtest.wire.aiohttp_transport import AiohttpTransport  # noqa: PLC0415  # slow to load, seldom needed
+
+        return AiohttpTransport(origin, wiring.address, wiring.connect_timeout_s, tls, wiring.proxy)
+    return FastTransport(origin, wiring.address, wiring.connect_timeout_s, tls)
 
 
 async def _serve(pipe: Connection) -> None:

@@ -10,6 +10,8 @@ FailureKind = Literal[
     "never_sent", "late",
 ]  # fmt: skip
 
+TransportName = Literal["fast", "aiohttp"]
+
 
 class Failure(Exception):
     """Why an exchange ended without a whole response. ``kind`` as in docs/metrics.md; never without words."""
