@@ -177,14 +177,14 @@ def _headers(options: Options) -> tuple[tuple[str, str], ...]:
     for name, _ in options.headers:
         if name.lower() in ("content-length", "transfer-encoding"):
             raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
-    user = user_of(options.url or "")
-    keys = [*(["--api-key"] if options.api_key else []), *(["the user name in the URL"] if user else [])]
-    keys += ["-H Authorization" for name, _ in options.headers if name.lower() == "authorization"]
-    if len(keys) > 1:
-        raise UsageError(f"{' and '.join(keys)} both say who we are; give one of them")
-    if options.api_key:
-        return *options.headers, ("Authorization", f"Bearer {options.api_key}")
-    return *options.headers, *([("Authorization", basic(user))] if user else [])
+    found = [*options.headers, *([("Authorization", f"Bearer {options.api_key}")] if options.api_key else [])]
+    if user := user_of(options.url or ""):
+        if any(name.lower() == "authorization" for name, _ in found):
+            raise UsageError(
+                "the user name in the URL, and --api-key or -H Authorization, both say who we are; give one of them"
+            )
+        found.append(("Authorization", basic(user)))
+    return tuple(found)
 
 
 class _Way(msgspec.Struct, frozen=True):
