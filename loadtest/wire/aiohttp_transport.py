@@ -323,8 +323,8 @@ class AiohttpTransport:
                 return Failure("truncated", "the connection closed inside the head of the response")
             case aiohttp.ServerDisconnectedError():
                 return Failure("disconnected", "the server closed the connection without a byte of reply")
-            case ssl.SSLError():
-                return self._tls_failure(error)
+            case OSError() if isinstance(error.__cause__, ssl.SSLError):
+                return self._tls_failure(error.__cause__)
             case OSError():
                 words = str(error) or type(error).__name__
                 return Failure("reset", f"the connection was reset by the server ({words})")

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 import socket
 import threading
 from base64 import b64encode
@@ -14,6 +15,7 @@ from loadtest.errors import TargetError, UsageError
 # What may stand in a path as it is (RFC 3986); a blank or a letter beyond ASCII would break the request line.
 _PATH_SIGNS = "/:@!$&'()*+,;=-._~%"
 _UNIX = "unix:"
+_USER = re.compile(r"^([A-Za-z][\w+.-]*://)?[^/?#]*@")
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -100,10 +102,7 @@ def basic(user: str) -> str:
 
 def shown(url: str) -> str:
     """A URL as it was typed, but for its user name and password."""
-    scheme, found, rest = url.partition("://") if "://" in url else ("", "", url)
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    return f"{scheme}{found}{'[redacted]' if user else ''}{at}{host}{slash}{path}"
+    return _USER.sub(r"\1[redacted]@", url)
 
 
 def _prefix(path: str, api_paths: tuple[str, ...]) -> str:

@@ -56,7 +56,7 @@ def tls_words(error: ssl.SSLError) -> str:
             f"the server's certificate is not trusted ({error.verify_message}); name its authority with --cacert FILE, "
             "or take any certificate with --insecure"
         )
-    words = (error.reason or str(error) or type(error).__name__).replace("_", " ").lower()
+    words = (getattr(error, "reason", None) or str(error) or type(error).__name__).replace("_", " ").lower()
     if "certificate required" in words or "handshake failure" in words:
         words += "; if the server asks for a certificate of ours, give it with --cert and --key"
     return words
