@@ -27,7 +27,7 @@ from loadtest.errors import TargetError
 from loadtest.wire.exchange import Exchange, Failure, cause_of
 from loadtest.wire.origin import Origin, place
 from loadtest.wire.proxy import Proxy
-from loadtest.wire.tls import tls_words
+from loadtest.wire.tls import SHOW_OURS, tls_words
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -325,6 +325,10 @@ class AiohttpTransport:
                 return Failure("disconnected", "the server closed the connection without a byte of reply")
             case OSError() if isinstance(error.__cause__, ssl.SSLError):
                 return self._tls_failure(error.__cause__)
+            case OSError() if isinstance(error.__cause__, aiohttp.ClientConnectionResetError):
+                # aiohttp wrote to a connection that it was closing already, and keeps the reason to itself.
+                hint = f"; {SHOW_OURS}" if self._origin.scheme == "https" else ""
+                return Failure("disconnected", f"the server closed the connection before the request was sent{hint}")
             case OSError():
                 words = str(error) or type(error).__name__
                 return Failure("reset", f"the connection was reset by the server ({words})")

@@ -7,6 +7,8 @@ import msgspec
 
 from loadtest.errors import UsageError
 
+SHOW_OURS = "if the server asks for a certificate of ours, give it with --cert and --key"
+
 
 class Tls(msgspec.Struct, frozen=True):
     """Files are PEM. ``ca`` replaces the system's authorities; ``cert`` (with ``key``, unless it holds that too) is
@@ -58,7 +60,7 @@ def tls_words(error: ssl.SSLError) -> str:
         )
     words = (getattr(error, "reason", None) or str(error) or type(error).__name__).replace("_", " ").lower()
     if "certificate required" in words or "handshake failure" in words:
-        words += "; if the server asks for a certificate of ours, give it with --cert and --key"
+        words += f"; {SHOW_OURS}"
     return words
 
 
