@@ -24,8 +24,8 @@ def main(pipe: Connection, inherited: list[Connection]) -> None:
     """Run a worker until the parent closes the pipe. ``inherited`` are the parent's ends of pipes, closed here."""
     for end in inherited:
         end.close()  # held open here, they would keep the other workers from seeing the parent go
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and says what to do
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # often sent to the whole group; the parent says what to do
+        signal.signal(number, signal.SIG_IGN)
     _raise_file_limit()
     gc.set_threshold(50_000, 20, 100)
     if sys.platform == "win32":

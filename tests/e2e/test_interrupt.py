@@ -88,15 +88,21 @@ def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], tmp_path: Pa
     assert "cut off" in out
 
 
-def test_sigterm_is_an_interruption_too(environment: dict[str, str], tmp_path: Path, tiny: str) -> None:
+@pytest.mark.parametrize("whole_group", [False, True], ids=["run alone", "whole group, as a supervisor does"])
+def test_sigterm_is_an_interruption_too(
+    environment: dict[str, str], tmp_path: Path, tiny: str, whole_group: bool
+) -> None:
     with start(
         environment, tmp_path, tiny, "-c", "2", "-d", "60s", "--warmup", "0s", "--output-tokens", "8"
     ) as process:
         wait_for_records(tmp_path, 5)
-        process.terminate()
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
         process.communicate(timeout=20)
     assert process.returncode == 130
-    assert result(tmp_path)["levels"][0]["counts"]["ok"] >= 5
+    level = result(tmp_path)["levels"][0]
+    assert level["counts"]["ok"] >= 5
+    assert level["status"] == "aborted", "no generator process was lost"
+    assert conserved(level)
 
 
 def test_after_kill_9_the_report_is_made_from_the_journal(
