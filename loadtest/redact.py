@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
 
 MARK = "[redacted]"
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|sig", re.IGNORECASE)
@@ -13,8 +14,10 @@ class Redactor:
     """Replaces known secrets wherever they stand, and what in a URL may be one: its user name and its query."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        # Also as they stand within the quotes of a shell: the command is stored as it could be typed again.
+        forms = {form for secret in secrets if secret for form in (secret, secret.replace("'", "'\"'\"'"))}
         # The longest first, so that a secret inside another leaves no remainder.
-        self._secrets = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        self._secrets = sorted(forms, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""
@@ -28,7 +31,7 @@ def secrets_of(headers: Sequence[tuple[str, str]], api_key: str | None, query: s
     found = [api_key or "", query if _SECRET_NAME.search(query) else ""]
     for name, _, value in (part.partition("=") for part in query.split("&")):
         if _SECRET_NAME.search(name):
-            found.append(value)
+            found += [value, unquote(value)]  # a server may repeat it as it understood it
     for name, value in headers:
         if _SECRET_NAME.search(name):
             found += [value, value.split(" ", 1)[-1]]

@@ -1,3 +1,5 @@
+import shlex
+
 from loadtest.redact import MARK, Redactor, secrets_of
 
 KEY = "sk-test-0123456789"
@@ -23,3 +25,15 @@ def test_the_query_and_the_user_of_a_url_are_never_shown() -> None:
 
 def test_no_secret_no_change() -> None:
     assert Redactor(secrets_of([], None, ""))("plain text 1=2") == "plain text 1=2"
+
+
+def test_a_secret_stays_hidden_where_a_shell_would_quote_it() -> None:
+    secret = "it's $ecret"
+    redact = Redactor(secrets_of([("X-Api-Key", secret)], None, ""))
+    said = redact(shlex.join(["loadtest", "run", "--api-key", secret, "-H", f"X-Api-Key: {secret}"]))
+    assert said == f"loadtest run --api-key '{MARK}' -H 'X-Api-Key: {MARK}'"
+
+
+def test_a_secret_of_the_query_is_hidden_as_the_server_reads_it_too() -> None:
+    redact = Redactor(secrets_of([], None, "api_key=a%2Bb%2Fcc"))
+    assert redact("401: a+b/cc is no key, nor is a%2Bb%2Fcc") == f"401: {MARK} is no key, nor is {MARK}"
