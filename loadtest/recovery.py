@@ -9,7 +9,7 @@ from loadtest import plan, scenario
 from loadtest.records import JOURNAL, Record, read
 from loadtest.result import Result, load
 from loadtest.run import RESOLVED
-from loadtest.summary import summarise
+from loadtest.summary import summarise, warnings
 
 
 def recovered(folder: Path) -> Result:
@@ -28,8 +28,9 @@ def recovered(folder: Path) -> Result:
         by_level[record.level].append(record)
     bundled = any(level.batching for level in result.levels)
     levels = plan.levels(scenario.load(str(folder / RESOLVED), {}).scenario, bundled=bundled)
-    filled = [
-        summarise(levels[index], by_level[index], None) if index in missing and by_level[index] else level
-        for index, level in enumerate(result.levels)
-    ]
-    return msgspec.structs.replace(result, levels=filled)
+    found = {index: summarise(levels[index], by_level[index], None) for index in missing if by_level[index]}
+    return msgspec.structs.replace(
+        result,
+        levels=[found.get(index, level) for index, level in enumerate(result.levels)],
+        warnings=[*result.warnings, *(text for level in found.values() for text in warnings(level))],
+    )
