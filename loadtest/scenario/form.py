@@ -102,6 +102,8 @@ class _OneOrMore:
 Item = TypeVar("Item")
 Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), _OneOrMore()]
 Count = Annotated[int, Field(ge=1, le=10**9)]
+# What the bundled server takes for --kv-slots, --max-batch-size and --threads.
+ServerCount = Annotated[int, Field(ge=1, le=1024)]
 _DURATION_SCHEMA = {"type": "string", "pattern": f"^{PATTERN}$"}
 Duration = Annotated[float, PlainValidator(duration), WithJsonSchema(_DURATION_SCHEMA)]
 PositiveDuration = Annotated[float, PlainValidator(positive_duration), WithJsonSchema(_DURATION_SCHEMA)]
@@ -164,7 +166,7 @@ SchedulerAxis = Annotated[
     ),
 ]
 MaxBatchSize = Annotated[
-    Axis[Annotated[int, Field(ge=1, le=4096)]] | None,
+    Axis[ServerCount] | None,
     Field(
         description="Largest number of requests the bundled server decodes together. One level for each value.",
         examples=[16, [1, 4, 16]],
@@ -271,18 +273,16 @@ class Server(_Section):
         None, description="Where it computes: cpu, cuda, or auto (cuda where it works, else cpu)."
     )
     dtype: Dtype | None = Field(None, description="Precision of the weights: fp32, fp16, or auto (the provider's).")
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        None, description="Threads that compute. Not given: one less than the cores."
-    )
+    threads: ServerCount | None = Field(None, description="Threads that compute. Not given: one less than the cores.")
     scheduler: SchedulerAxis = None
     max_batch_size: MaxBatchSize = None
-    batch_timeout_ms: Annotated[float, Field(ge=0, le=600_000, allow_inf_nan=False)] | None = Field(
+    batch_timeout_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = Field(
         None, description="How long the dynamic scheduler waits for company, in milliseconds."
     )
-    kv_slots: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+    kv_slots: ServerCount | None = Field(
         None, description="Requests whose state the server holds at once; at least max_batch_size. Not given: that."
     )
-    max_seq_len: Annotated[int, Field(ge=2, le=MAX_TOKENS)] | None = Field(
+    max_seq_len: Annotated[int, Field(ge=16, le=MAX_TOKENS)] | None = Field(
         None, description="Prompt and answer together, in tokens. Not given: the model's."
     )
 

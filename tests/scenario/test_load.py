@@ -211,7 +211,7 @@ def test_the_digest_is_that_of_the_text() -> None:
 
 
 TOKENS = st.tuples(st.integers(1, 10**7), st.integers(1, 10**7)).map(lambda pair: str(Length(*sorted(pair))))
-NUMBERS = st.floats(1e-3, 6e5).map(repr)
+NUMBERS = st.floats(1e-3, 6e4).map(repr)
 TIMES = st.integers(1, 600_000_000).map(lambda us: duration_text(us / 1e6))
 
 
@@ -220,13 +220,14 @@ def axis(items: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 COUNTS = st.integers(1, 4096).map(str)
+SIZES = st.integers(1, 1024).map(str)
 POLICIES = st.sampled_from(["continuous", "dynamic", "static", "none"])
 FLAGS = st.fixed_dictionaries(
     {},
     optional={
         "input_tokens": axis(TOKENS), "output_tokens": axis(TOKENS), "scheduler": axis(POLICIES),
-        "max_batch_size": axis(COUNTS), "requests": COUNTS, "duration": TIMES, "grace": TIMES, "timeout": TIMES,
-        "connect_timeout": TIMES, "stall_timeout": TIMES, "batch_timeout_ms": NUMBERS, "threads": COUNTS,
+        "max_batch_size": axis(SIZES), "requests": COUNTS, "duration": TIMES, "grace": TIMES, "timeout": TIMES,
+        "connect_timeout": TIMES, "stall_timeout": TIMES, "batch_timeout_ms": NUMBERS, "threads": SIZES,
         "seed": st.integers(0, 10**18 - 1).map(str), "stream": st.sampled_from(["true", "false"]),
         "model": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30),
         "max_rate": NUMBERS, "abort_on": st.sampled_from(["error_rate > 50% for 5s", "in_flight>=7"]),

@@ -4,6 +4,7 @@ import json
 import tomllib
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 import yaml
@@ -11,6 +12,7 @@ import yaml
 from loadtest.errors import ScenarioError
 from loadtest.scenario import find, load, presets, schema
 from loadtest.scenario.catalog import folder
+from servers.cli import serve
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
@@ -142,3 +144,14 @@ def test_the_schema_refuses_what_the_loader_refuses(wrong: dict[str, object], tm
     path.write_text(json.dumps(wrong))
     with pytest.raises(ScenarioError):
         load(str(path), {})
+
+
+@pytest.mark.parametrize("key", ["threads", "kv_slots", "max_batch_size", "max_seq_len", "batch_timeout_ms"])
+def test_a_server_setting_that_the_bundled_server_would_refuse_is_a_fault_of_the_scenario(key: str) -> None:
+    option = next(option for option in serve.params if option.name == key)
+    assert isinstance(option.type, click.IntRange | click.FloatRange)
+    kinds = schema()["$defs"]["Server"]["properties"][key]["anyOf"]
+    number = next(kind for kind in kinds if kind["type"] in ("integer", "number"))
+    assert number["minimum"] == option.type.min
+    if option.type.max is not None:
+        assert number["maximum"] == option.type.max
