@@ -46,3 +46,15 @@ def tiny(environment: dict[str, str]) -> Iterator[str]:
         assert match, f"the server did not start: {line!r}"
         yield match[0]
         process.terminate()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for loopback, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        " -keyout key.pem -out cert.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder / "cert.pem", folder / "key.pem"

@@ -1,6 +1,7 @@
 """Replays recorded server behaviours, so that any load-testing client can be pointed at them.
 
     python tests/cases/replay_server.py [--host 127.0.0.1] [--port 8765] [--max-seconds 3600]
+        [--tls-cert cert.pem --tls-key key.pem]
 
 Routes: ``POST /case/<id>/<anything>`` replays a case; ``GET /case/<id>/v1/models`` lists one model, ``m``; ``GET
 /cases``, ``GET /stats[/<id>]`` and ``POST /stats/reset`` tell of the cases and of what was asked. README.md beside
@@ -13,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import socket
+import ssl
 import struct
 import time
 from pathlib import Path
@@ -241,10 +243,11 @@ def _json(status: str, value: object) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def serve(host: str, port: int, max_seconds: float) -> None:
+async def serve(host: str, port: int, max_seconds: float, tls: ssl.SSLContext | None) -> None:
     """Serve until the time is up; the first line printed names the address."""
-    server = await asyncio.start_server(Replayer().connection, host, port, limit=_LONGEST_LINE, backlog=4096)
-    print(f"http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
+    server = await asyncio.start_server(Replayer().connection, host, port, limit=_LONGEST_LINE, backlog=4096, ssl=tls)
+    shown = f"[{host}]" if ":" in host else host
+    print(f"http{'s' if tls else ''}://{shown}:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.sleep(max_seconds)
 
 
@@ -253,6 +256,12 @@ if __name__ == "__main__":
     options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--port", type=int, default=8765)
     options.add_argument("--max-seconds", type=float, default=3600)
+    options.add_argument("--tls-cert", help="speak TLS, with this certificate")
+    options.add_argument("--tls-key")
     given = options.parse_args()
+    tls = None
+    if given.tls_cert:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(given.tls_cert, given.tls_key)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(given.host, given.port, given.max_seconds))
+        asyncio.run(serve(given.host, given.port, given.max_seconds, tls))

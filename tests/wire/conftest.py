@@ -1,10 +1,8 @@
 """Small servers on real sockets, and the transport played against them on both event loops."""
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
 
@@ -97,15 +95,3 @@ async def request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
     return await reader.readexactly(length)
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for loopback, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-        " -keyout key.pem -out cert.pem -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return folder / "cert.pem", folder / "key.pem"

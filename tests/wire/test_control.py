@@ -1,7 +1,9 @@
 """Small questions to a target: every way they can fail is one clear message."""
 
+import select
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +13,9 @@ import pytest
 
 from loadtest.errors import TargetError, UsageError
 from loadtest.wire.control import Reply, ask
-from loadtest.wire.origin import Origin
+from loadtest.wire.origin import Origin, parse
+from loadtest.wire.proxy import Proxy
+from loadtest.wire.tls import Tls
 
 
 @contextmanager
@@ -99,3 +103,121 @@ def test_a_header_that_http_cannot_carry_is_a_usage_error(header: tuple[str, str
         origin = Origin("http", "127.0.0.1", listening.getsockname()[1], "", "")
         with pytest.raises(UsageError, match="header"):
             ask(origin, "127.0.0.1", "GET", "/", timeout_s=5.0, headers=dict([header]))
+
+
+# -- ways there
+
+
+def tunnelling(listening: socket.socket, heads: list[bytes], far: tuple[str, int]) -> None:
+    """A proxy for one connection: notes the head, and carries bytes both ways."""
+    near, _ = listening.accept()
+    with near, socket.create_connection(far) as there:
+        heads.append(near.recv(65536))
+        near.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        ends = {near: there, there: near}
+        while ends:
+            for end in select.select(list(ends), [], [])[0]:
+                if data := end.recv(65536):
+                    ends[end].sendall(data)
+                else:
+                    return
+
+
+def test_http_asks_the_proxy_for_the_whole_url() -> None:
+    heads: list[bytes] = []
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            heads.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        proxy = Proxy("proxy.invalid", listening.getsockname()[1], "Basic dTpw")
+        origin = parse("http://far.invalid:8000/api")
+        assert ask(origin, "127.0.0.1", "GET", origin.path("/v1/models"), timeout_s=5.0, proxy=proxy).json == {}
+        thread.join()
+    assert heads[0].startswith(b"GET http://far.invalid:8000/api/v1/models HTTP/1.1\r\nHost: far.invalid:8000\r\n")
+    assert b"Proxy-Authorization: Basic dTpw\r\n" in heads[0]
+
+
+def test_https_asks_through_a_tunnel(certificate: tuple[Path, Path]) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*certificate)
+    heads: list[bytes] = []
+
+    def serve() -> None:
+        connection, _ = far.accept()
+        with tls.wrap_socket(connection, server_side=True) as wrapped:
+            heads.append(wrapped.recv(65536))
+            wrapped.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as far, socket.create_server(("127.0.0.1", 0)) as near:
+        threads = [
+            threading.Thread(target=serve),
+            threading.Thread(target=tunnelling, args=[near, heads, far.getsockname()]),
+        ]
+        for thread in threads:
+            thread.start()
+        proxy = Proxy("proxy.invalid", near.getsockname()[1], "Basic dTpw")
+        origin = parse("https://localhost:8443")
+        ours = Tls(ca=str(certificate[0]))
+        assert ask(origin, "127.0.0.1", "GET", "/v1/models", timeout_s=5.0, tls=ours, proxy=proxy).json == {}
+        for thread in threads:
+            thread.join()
+    assert heads[0].startswith(b"CONNECT localhost:8443 HTTP/1.")
+    assert b"Proxy-Authorization: Basic dTpw\r\n" in heads[0]
+    assert heads[1].startswith(b"GET /v1/models HTTP/1.1\r\nHost: localhost:8443\r\n")
+    assert b"Proxy-" not in heads[1]
+
+
+@pytest.mark.parametrize("url", ["http://far.invalid", "https://far.invalid"])
+def test_a_dead_proxy_is_named_as_the_proxy(url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(TargetError, match=rf"through the proxy http://127\.0\.0\.1:{port} .*refused"):
+        ask(parse(url), "127.0.0.1", "GET", "/", timeout_s=5.0, proxy=Proxy("127.0.0.1", port))
+
+
+def test_a_unix_socket_is_asked_and_one_that_is_not_there_is_named() -> None:
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            heads.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    heads: list[bytes] = []
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/s")
+        listening.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        origin = parse(f"unix:{folder}/s")
+        assert ask(origin, f"{folder}/s", "GET", "/v1/models", timeout_s=5.0).json == {}
+        thread.join()
+        gone = parse(f"unix:{folder}/gone")
+        with pytest.raises(TargetError, match=r"the socket .*/gone\): No such file"):
+            ask(gone, f"{folder}/gone", "GET", "/", timeout_s=5.0)
+    assert b"\r\nHost: localhost\r\n" in heads[0]
+
+
+@pytest.mark.parametrize("name", ["Host", "host"])
+def test_a_host_header_of_the_user_s_stands_alone(name: str) -> None:
+    heads: list[bytes] = []
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            heads.append(connection.recv(65536))
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        origin = Origin("http", "127.0.0.1", listening.getsockname()[1], "", "")
+        ask(origin, "127.0.0.1", "GET", "/", timeout_s=5.0, headers={name: "other.example"})
+        thread.join()
+    assert heads[0].lower().count(b"\r\nhost:") == 1
+    assert b": other.example\r\n" in heads[0]
