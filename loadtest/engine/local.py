@@ -1,8 +1,8 @@
 """Worker processes on this host: started once, given each level in turn, ended with the run."""
 
 import contextlib
+import math
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +15,11 @@ import loadtest.errors
 from loadtest.engine import worker
 from loadtest.engine.orders import Done, Failed, Prepare, Ready, Snapshot, Start, Stop, Wiring
 from loadtest.errors import LoadtestError, UsageError
+from loadtest.host import usable_cores
 from loadtest.level import Level, LevelEnd, LevelRun
 
 _STREAMS_A_WORKER = 1000
+_TOKENS_A_WORKER = 50_000  # a second, in an open loop; as many as a thousand streams of 20 ms a token
 _START_AHEAD_S = 0.02  # the common t0 lies this far ahead, so that every worker has heard of it
 _LISTEN_S = 0.1
 _FILES_APART = 64  # what a worker has open besides its connections
@@ -36,10 +38,18 @@ class Interrupts:
 
 
 def workers_for(levels: Sequence[Level]) -> int:
-    """How many workers a run takes by default: cores − 1 at most, and one up to about a thousand streams."""
-    most = max((level.load.concurrency or 1 for level in levels), default=1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores - 1, -(-most // _STREAMS_A_WORKER)))
+    """How many workers a run takes by default: what its heaviest level needs, and cores − 1 at most.
+
+    One is enough up to about a thousand streams, or in an open loop as many tokens a second as these would bring.
+    """
+    needed = max(map(_needed, levels), default=1)
+    return max(1, min(usable_cores() - 1, needed))
+
+
+def _needed(level: Level) -> int:
+    streams = (level.load.concurrency or 0) / _STREAMS_A_WORKER
+    tokens = (level.load.peak_per_s or 0) * level.output_tokens.mean / _TOKENS_A_WORKER
+    return math.ceil(max(streams, tokens))
 
 
 def check_budget(levels: Sequence[Level], workers: int) -> None:
@@ -104,8 +114,9 @@ class LocalEngine:
         Raises:
             LoadtestError: a worker could not go on (the target was out of reach, the journal not writable).
         """
-        heard: list[list[object]] = [[] for _ in self._pipes]
-        count = len(self._pipes)
+        # A cap below the number of workers cannot be shared among all of them: the others have nothing to do.
+        count = min(len(self._pipes), wiring.max_in_flight or len(self._pipes))
+        heard: list[list[object]] = [[] for _ in range(count)]
         for number in range(count):
             self._say(number, Prepare(wiring, level, number, count))
         self._listen(heard, lambda said: _last(said, Ready) is not None, interrupts)
@@ -145,7 +156,7 @@ class LocalEngine:
         obeyed = 0
         aborted = None
         began = time.monotonic()
-        open_pipes = {pipe: number for number, pipe in enumerate(self._pipes) if not pipe.closed}
+        open_pipes = {pipe: number for number, pipe in enumerate(self._pipes[: len(heard)])}
         while waiting := [pipe for pipe, number in open_pipes.items() if not enough(heard[number])]:
             for pipe in wait(waiting, _LISTEN_S):
                 assert isinstance(pipe, Connection)

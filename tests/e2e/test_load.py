@@ -76,6 +76,14 @@ def test_a_cap_queues_and_the_wait_is_in_the_latency(loadtest: Command, slow: st
     assert level["client"]["valid"] is True, "waiting behind the user's own cap is not the client's lateness"
 
 
+def test_a_cap_holds_for_the_whole_run_also_with_more_workers(loadtest: Command, slow: str, tmp_path: Path) -> None:
+    flags = ["-r", "50", "-n", "6", "--no-stream", "--max-in-flight", "1", "--workers", "3", "-o", "out"]
+    done = loadtest("run", slow, *flags)
+    assert done.returncode == 0, done.stderr
+    assert Slow.peak == 1
+    assert the_level(tmp_path)["counts"]["ok"] == 6
+
+
 def test_a_cap_that_drops_counts_what_it_dropped_as_failed(loadtest: Command, slow: str, tmp_path: Path) -> None:
     flags = ["-r", "50", "--arrival", "constant", "-n", "20", "--no-stream", "--max-in-flight", "4:drop", "-o", "out"]
     done = loadtest("run", slow, *flags)
