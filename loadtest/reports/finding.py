@@ -21,11 +21,16 @@ def finding(result: Result) -> str:
     """What was learned. Failures come first, and nothing is praised above them or from an invalid level."""
     ran = [level for level in result.levels if level.counts.scheduled]
     if not ran:
-        return "Nothing was measured: no level was reached."
+        reached = any(level.status != "not_reached" for level in result.levels)
+        return f"Nothing was measured: {'no request became due' if reached else 'no level was reached'}."
     sound = [
         level
         for level in ran
-        if level.client.valid and level.status == "ok" and not level.counts.failed and _throughput(level)
+        if level.client.valid
+        and level.status == "ok"
+        and level.counts.in_window
+        and not level.counts.failed
+        and _throughput(level)
     ]
     failures = _failures(ran)
     if failures:
@@ -33,7 +38,7 @@ def finding(result: Result) -> str:
         learned = _batching(sound)
         return f"{failures} Among the levels without failures: {learned}" if learned else failures
     if not sound:
-        return "Nothing can be concluded: no level was both complete and valid."
+        return "Nothing can be concluded: no level was complete and valid, with a request in its window."
     for lesson in (_batching, _loads, _prompts):
         learned = lesson(sound)
         if learned:

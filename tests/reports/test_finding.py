@@ -110,7 +110,8 @@ def test_failures_of_a_whole_run(play: Play, level: Make, result: Whole) -> None
 def test_invalid_and_partial_levels_carry_no_conclusion(play: Play, level: Make, result: Whole) -> None:
     late = play(level(), 50, 5, late_ms=100.0)
     assert not late.client.valid
-    assert finding(result([late])) == "Nothing can be concluded: no level was both complete and valid."
+    nothing = "Nothing can be concluded: no level was complete and valid, with a request in its window."
+    assert finding(result([late])) == nothing
     assert finding(result([not_reached(level())])) == "Nothing was measured: no level was reached."
 
 
@@ -120,3 +121,14 @@ def test_interrupted_run_speaks_of_complete_levels_only(interrupted: Result, kee
     said = finding(msgspec.structs.replace(interrupted, levels=levels))
     assert "5/s" not in said
     assert said.startswith(("At 2/s", "Nothing can be concluded"))
+
+
+def test_tokens_of_the_warm_up_alone_are_no_finding(play: Play, level: Make, result: Whole) -> None:
+    whole = play(level(), 50, 5)
+    before = msgspec.structs.replace(whole, counts=msgspec.structs.replace(whole.counts, in_window=0))
+    assert finding(result([before])).startswith("Nothing can be concluded")
+
+
+def test_a_level_in_which_nothing_became_due_was_reached_all_the_same(level: Make, result: Whole) -> None:
+    empty = msgspec.structs.replace(not_reached(level()), status="ok")
+    assert finding(result([empty])) == "Nothing was measured: no request became due."
