@@ -211,6 +211,9 @@ class Bench:
             raise SystemExit("error: this needs two cores, one for the client and one for the server")
         self._server_core, self._client_core = cores[:2]
         self.real_time = _may_have_real_time()
+        # Python's files are compiled once, as pip does for an installed package, also where they are read from a clone.
+        cache = {"PYTHONPYCACHEPREFIX": str(folder / "pycache"), "PYTHONDONTWRITEBYTECODE": ""}
+        self._environment = {**os.environ, **cache}
         for name in ("truthserver", "truthclient"):
             command = ["cc", "-O2", "-o", str(folder / name), str(HERE / f"{name}.c"), "-lm"]
             try:
@@ -278,7 +281,7 @@ class Bench:
             _get(url, "/reset")
             reset_at = time.time()
             with self._placed(self._client_core):
-                process = subprocess.Popen(parts, stdout=stdout)
+                process = subprocess.Popen(parts, stdout=stdout, env=self._environment)
             watch = _Watch(process.pid)
             killer = threading.Timer(COMMAND_LIMIT_S, process.kill)
             killer.start()
