@@ -60,10 +60,24 @@ class _OneAddress(AbstractResolver):
         """Nothing to close."""
 
 
-class _Counted(aiohttp.BaseConnector):
-    """Counts the connections that it opens."""
+class _Pool(aiohttp.BaseConnector):
+    """Counts the connections that it opens, and trusts none on which the server spoke while nothing was asked."""
 
     opened = 0
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: "list[Trace]",
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
+    ) -> aiohttp.connector.Connection:
+        while True:
+            opened = self.opened
+            connection = await super().connect(req, traces, timeout)
+            # Else a stray response would be taken for the answer to the next request.
+            if self.opened > opened or connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
 
     async def _create_connection(
         self,
@@ -76,11 +90,11 @@ class _Counted(aiohttp.BaseConnector):
         return protocol
 
 
-class _TCP(_Counted, aiohttp.TCPConnector):
+class _TCP(_Pool, aiohttp.TCPConnector):
     pass
 
 
-class _Unix(_Counted, aiohttp.UnixConnector):
+class _Unix(_Pool, aiohttp.UnixConnector):
     pass
 
 
@@ -123,7 +137,7 @@ class AiohttpTransport:
         self._where = place(address, proxy.port if proxy else origin.port)
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s)
         self._flights: set[asyncio.Task[None]] = set()
-        self._connector: _Counted
+        self._connector: _Pool
         if origin.socket is not None:
             self._connector = _Unix(origin.socket, limit=0, keepalive_timeout=_FOREVER_S)
         else:

@@ -55,11 +55,14 @@ def test_the_answer_is_right(
     if ask.expected[-1]:
         return
     written_ms = found.counted[ask.case]["last_replay"]["step_written_ms"]
-    if late(found.played[ask.name][-1], ask.case, written_ms):
-        # The machine may have been busy elsewhere: once more, alone.
+    wrong = late(found.played[ask.name][-1], ask.case, written_ms)
+    for _ in range(3 if wrong else 0):  # the machine may have been busy elsewhere: again, alone
         with asyncio.Runner(loop_factory=wire.loop) as runner:
             again = runner.run(play(wire, found.url, ask))
-        assert not late(again[-1], ask.case, stats(found.url, ask.case)["last_replay"]["step_written_ms"])
+        wrong = late(again[-1], ask.case, stats(found.url, ask.case)["last_replay"]["step_written_ms"])
+        if not wrong:
+            break
+    assert not wrong
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)

@@ -25,7 +25,7 @@ from tests.conftest import Command
 
 pytestmark = pytest.mark.e2e
 TRANSPORTS = ["fast", "aiohttp"]
-CASE = "/case/sse-coalesced"
+CASE = "/case/count-one-token"
 PLAY = ("-c", "2", "-n", "4", "--output-tokens", "5", "-o", "out")
 PASSWORD = "pa55word"
 

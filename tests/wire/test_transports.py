@@ -160,6 +160,25 @@ def test_connections_that_died_idle_are_each_replaced_once(run: Run, make: Make,
     run(main())
 
 
+@pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwhat", b"junk"])
+def test_bytes_nobody_asked_for_never_answer_the_next_request(run: Run, make: Make, extra: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(reader)
+        writer.write(WHOLE)
+        await asyncio.sleep(0.01)
+        writer.write(extra)
+        await reader.read()
+
+    async def main() -> None:
+        async with wired(make, serve) as transport:
+            for _ in range(3):
+                assert body(await ask(transport)) == b"{}"
+                await asyncio.sleep(0.03)
+            assert transport.opened == 3
+
+    run(main())
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_server_that_never_answers_is_asked_once_and_on_an_idle_connection_twice(
     run: Run, make: Make, ahead: int
