@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from loadtest import __version__
+from loadtest import __version__, whole
 from loadtest.errors import ResultError
 from loadtest.host import processor, usable_cores
 from loadtest.level import Level
@@ -224,9 +223,7 @@ def save(calibration: Calibration) -> Path:
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".calibration.", delete=False) as draft:
-            draft.write(msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
-        os.replace(draft.name, file)
+        whole.write(file, msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
     except OSError as error:
         mend = "mend that, or set XDG_CACHE_HOME to a folder that can be written"
         raise ResultError(f"cannot write {file}: {error.strerror}; {mend}") from None

@@ -4,10 +4,7 @@ Names, units and formulas are docs/metrics.md's. Strict JSON: null is "not measu
 Within one ``schema_version`` there are only additions, and a reader accepts keys it does not know.
 """
 
-import contextlib
 import math
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from loadtest import whole
 from loadtest.errors import ResultError
 from loadtest.level import Batching
 from loadtest.schedule import Load
@@ -327,18 +325,7 @@ def write(result: Result, folder: Path) -> Path:
         raise ResultError(f"{path}: {where} is not a finite number, which is a bug in loadtest; nothing was written")
     text = msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{FILE_NAME}.", dir=folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp's 0600 would hide the result from the user's colleagues
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
-            raise
+        whole.write(path, text)
     except OSError as error:
         raise ResultError(
             f"cannot write {path}: {error.strerror}; make room there or choose another folder with -o"

@@ -206,6 +206,21 @@ def test_a_cache_that_cannot_be_written_names_itself_and_the_mend(
         calibration.save(calibrated(row(1)))
 
 
+def test_a_full_disk_keeps_the_old_calibration_and_leaves_nothing_beside_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration.save(calibrated(row(1)))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("loadtest.whole.os.fsync", full)
+    with pytest.raises(ResultError, match="No space left on device"):
+        calibration.save(calibrated(row(1), row(64)))
+    assert [path.name for path in cache.parent.iterdir()] == ["calibration.json"]
+    assert calibration.load() == calibrated(row(1))
+
+
 def test_the_json_has_the_conclusions_beside_the_rows() -> None:
     document = calibrated(row(1), row(64, itl_ms=2.0)).document()
     assert document["carried_streams"] == 1

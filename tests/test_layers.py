@@ -19,7 +19,7 @@ FLOORS = [
     {"endpoints", "scenario", "summary", "reconcile", "result"},
     {"wire", "records", "target", "progress", "calibration"},
     {"level"},
-    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host"},
+    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host", "whole"},
 ]
 PURE = {
     "schedule", "stats", "abort", "duration", "summary", "reconcile", "plan", "reports", "level", "redact", "errors",

@@ -104,7 +104,7 @@ def test_a_failed_write_keeps_the_old_result(one: Result, tmp_path: Path, monkey
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("loadtest.result.os.fsync", full)
+    monkeypatch.setattr("loadtest.whole.os.fsync", full)
     with pytest.raises(ResultError, match="No space left on device; make room there or choose another folder with -o"):
         result.write(msgspec.structs.replace(one, seed=8), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
