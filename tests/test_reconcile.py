@@ -63,6 +63,8 @@ def test_sound_figures_are_not_doubted() -> None:
     assert reasons(records, run(4000.0, "interrupted")) == []
     assert summarise(level(), records, None).client.valid
     assert reasons([]) == []
+    # An answer of one token would have had no TPOT, and its failure is not in TPOT's tail.
+    assert reasons([*mixed(), failure(909, 7000.0, asked_output_tokens=1)]) == []
     assert summarise(counted(len(busy())), busy(), run()).client.valid
     one = answer(0, 0.0, last_token_ms=101.0, itl_ms=None, events=1, output_tokens=1)
     assert summarise(counted(1), [one], run(0.0)).client.valid
@@ -91,7 +93,7 @@ def test_no_level_that_could_have_been_played_is_called_contradictory(seed: int,
             )  # fmt: skip
         else:
             lost = {"sent_ms": None, "done_ms": None} if kind == "never_sent" else {"sent_ms": sent, "done_ms": done}
-            records.append(failure(number, at, kind, **lost))
+            records.append(failure(number, at, kind, asked_output_tokens=rng.choice([1, 4]), **lost))
     if whole:
         figures = summarise(counted(n, load=OPEN), records, run())
     else:
