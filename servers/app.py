@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from servers import tokenizer
 from servers.batching import Batching
 from servers.engine import Engine, Generation, Output
 from servers.protocol import Answer, Kind, Request, RequestError, parse
+from servers.tokenizer import BYTES, Tokenizer
 
 _BODY_LIMIT = 16 * 2**20  # bytes; far above any prompt that fits a context
 log = logging.getLogger(__name__)
@@ -26,12 +26,15 @@ class App:
     ``publish`` is for the engine's thread; everything else belongs to the event loop.
     """
 
-    def __init__(self, model_name: str, max_seq_len: int, kv_slots: int, facts: dict[str, Any]) -> None:
+    def __init__(
+        self, model_name: str, max_seq_len: int, kv_slots: int, facts: dict[str, Any], tokenizer: Tokenizer = BYTES
+    ) -> None:
         self.draining = False
         self._model_name = model_name
         self._max_seq_len = max_seq_len
         self._kv_slots = kv_slots
         self._facts = facts
+        self._tokenizer = tokenizer
         self._loop = asyncio.get_running_loop()
         self._inboxes: dict[Generation, _Inbox] = {}
         self._idle = asyncio.Event()
@@ -88,8 +91,9 @@ class App:
             "created": 0,
             "owned_by": "loadtest",
             "max_model_len": self._max_seq_len,
-            "tokenizer": {"kind": "bytes", "overhead": tokenizer.OVERHEAD},
         }
+        if self._tokenizer.facts is not None:
+            model["tokenizer"] = self._tokenizer.facts
         return web.json_response({"object": "list", "data": [model]})
 
     async def _switch_batching(self, request: web.Request) -> web.Response:
@@ -119,7 +123,7 @@ class App:
         body = await http.read()
         if self.draining:
             raise _shutting_down()
-        request = parse(kind, body, self._model_name, self._max_seq_len)
+        request = parse(kind, body, self._model_name, self._max_seq_len, self._tokenizer)
         inbox = _Inbox(self._loop)
         self._inboxes[request.generation] = inbox
         self._idle.clear()

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from servers.batching import Batching
 from servers.model import PREFILL_CHUNK
 from servers.sampling import Sampler, greedy
-from servers.tokenizer import EOS, TextStream
+from servers.tokenizer import BYTES, TextStream, Tokenizer
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 log = logging.getLogger(__name__)
@@ -51,17 +51,18 @@ class Generation:
     ignore_eos: bool = False
     stops: tuple[str, ...] = ()
     sampler: Sampler | None = None  # None: greedy
+    tokenizer: Tokenizer = BYTES
     produced: int = 0  # answer tokens so far, EOS not counted
     prefilled: int = 0  # prompt tokens in the cache
     submitted_s: float = 0.0
     text: TextStream = field(init=False)
 
     def __post_init__(self) -> None:
-        self.text = TextStream(self.stops)
+        self.text = TextStream(self.stops, self.tokenizer)
 
     def accept(self, token: int) -> tuple[str, FinishReason | None]:
         """Take the next token: the text it makes certain, and why the answer ends with it, if it does."""
-        if token == EOS:
+        if token in self.tokenizer.eos:
             return self.text.finish(), "stop"
         self.produced += 1
         text = self.text.push(token)
@@ -266,11 +267,13 @@ class Engine:
     def _accept(self, slot: int, row: int, token: int) -> Output:
         """Settle the token of ``slot``, whose logits are in ``row`` of the last run, and give it to its generation."""
         generation = self._decoding[slot]
+        tokenizer = generation.tokenizer
         if generation.sampler is not None:
-            token = generation.sampler.choose(self._model.logits(row), eos=not generation.ignore_eos)
+            ids = tokenizer.ids(eos=not generation.ignore_eos)
+            token = generation.sampler.choose(self._model.logits(row), ids)
             self._model.tokens[slot] = token
-        elif token == EOS and generation.ignore_eos:
-            token = greedy(self._model.logits(row), eos=False)
+        elif generation.ignore_eos and token in tokenizer.eos:
+            token = greedy(self._model.logits(row), tokenizer.ids(eos=False))
             self._model.tokens[slot] = token
         return Output(generation, *generation.accept(token))
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from servers import tokenizer
 from servers.engine import FinishReason, Generation
 from servers.sampling import Sampler
+from servers.tokenizer import BYTES, ROLES, Tokenizer, Unencodable
 
 Kind = Literal["chat", "completions"]
 
@@ -122,8 +122,8 @@ class Request:
     include_usage: bool
 
 
-def parse(kind: Kind, body: bytes, model: str, max_seq_len: int) -> Request:
-    """Read the body of a request to ``model``, whose context holds ``max_seq_len`` tokens.
+def parse(kind: Kind, body: bytes, model: str, max_seq_len: int, tokenizer: Tokenizer = BYTES) -> Request:
+    """Read the body of a request to ``model``, whose context holds ``max_seq_len`` tokens of ``tokenizer``.
 
     Raises:
         RequestError: it is not JSON, a field is unknown, missing, of the wrong type, out of range or not supported,
@@ -144,7 +144,7 @@ def parse(kind: Kind, body: bytes, model: str, max_seq_len: int) -> Request:
         )  # fmt: skip
     if fields.stream_options is not None and not fields.stream:
         raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
-    prompt = _prompt(fields)
+    prompt = _prompt(fields, tokenizer)
     return Request(
         kind=kind,
         model=model,
@@ -154,6 +154,7 @@ def parse(kind: Kind, body: bytes, model: str, max_seq_len: int) -> Request:
             ignore_eos=bool(fields.ignore_eos),
             stops=_stops(fields.stop),
             sampler=_sampler(fields),
+            tokenizer=tokenizer,
         ),
         stream=bool(fields.stream),
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage,
@@ -175,8 +176,8 @@ def _refuse_unsupported(document: dict[str, Any]) -> None:
     for i, message in enumerate(messages if isinstance(messages, list) else []):
         if not isinstance(message, dict):
             continue
-        if message.get("role") not in tokenizer.ROLES and "role" in message:
-            roles = ", ".join(tokenizer.ROLES)
+        if message.get("role") not in ROLES and "role" in message:
+            roles = ", ".join(ROLES)
             raise RequestError(
                 f"messages[{i}].role must be one of {roles}, not {message['role']!r}",
                 param=f"messages[{i}].role",
@@ -206,7 +207,7 @@ def _convert(document: dict[str, Any], kind: Kind) -> _Chat | _Completion:
         raise RequestError(prefix + message[:1].lower() + message[1:], param=param) from error
 
 
-def _prompt(fields: _Chat | _Completion) -> list[int]:
+def _prompt(fields: _Chat | _Completion, tokenizer: Tokenizer) -> list[int]:
     try:
         if isinstance(fields, _Chat):
             if not fields.messages:
@@ -219,14 +220,11 @@ def _prompt(fields: _Chat | _Completion) -> list[int]:
             prompt = prompt[0] if isinstance(prompt[0], str) else [*prompt[0]]
         if isinstance(prompt, str):
             return tokenizer.encode(prompt)
-    except UnicodeEncodeError as error:
-        raise RequestError(
-            "the text holds a lone surrogate, which is no character",
-            param="messages" if isinstance(fields, _Chat) else "prompt",
-        ) from error
-    ids = [token for token in prompt if isinstance(token, int) and 0 <= token < tokenizer.SIZE]
+    except Unencodable as error:
+        raise RequestError(str(error), param="messages" if isinstance(fields, _Chat) else "prompt") from error
+    ids = [token for token in prompt if isinstance(token, int) and 0 <= token < tokenizer.size]
     if not ids or len(ids) < len(prompt):
-        raise RequestError(f"prompt: token ids must be 0 to {tokenizer.SIZE - 1}, and at least one", param="prompt")
+        raise RequestError(f"prompt: token ids must be 0 to {tokenizer.size - 1}, and at least one", param="prompt")
     return ids
 
 

@@ -3,15 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.tokenizer import EOS, GENERATED
 
-_IDS = np.array(GENERATED)
-_IDS_NO_EOS = _IDS[_IDS != EOS]
-
-
-def greedy(logits: NDArray[np.float32], *, eos: bool) -> int:
-    """The most likely id of one row ``[vocab]``; never EOS unless ``eos``."""
-    ids = _IDS if eos else _IDS_NO_EOS
+def greedy(logits: NDArray[np.float32], ids: NDArray[np.int64]) -> int:
+    """The most likely of ``ids``, by one row of logits ``[vocab]``."""
     return int(ids[logits[ids].argmax()])
 
 
@@ -29,13 +23,12 @@ class Sampler:
         self._top_p = top_p
         self._rng = np.random.default_rng(None if seed is None else seed & (2**64 - 1))
 
-    def choose(self, logits: NDArray[np.float32], *, eos: bool) -> int:
-        """One id drawn from a row of logits ``[vocab]``; never EOS unless ``eos``.
+    def choose(self, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> int:
+        """One of ``ids``, drawn by a row of logits ``[vocab]``.
 
         With top-p, from the fewest most likely ids whose probability reaches it (nucleus sampling, Holtzman et
         al. 2019).
         """
-        ids = _IDS if eos else _IDS_NO_EOS
         scaled = logits[ids].astype(np.float64) / self._temperature
         weights = np.exp(scaled - scaled.max())
         if self._top_p < 1:

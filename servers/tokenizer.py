@@ -1,12 +1,18 @@
-"""The bundled models' tokenizer: one token a UTF-8 byte, and five special tokens.
+"""Text to ids and back: what the server needs of any model's tokenizer, and the bundled models' own.
 
-A byte-level vocabulary needs no file, maps any text to ids and back without loss, and makes the length of a prompt
-known in advance: ``len(text.encode()) + overhead``. What the models may generate is narrower (``GENERATED``): one
-printable ASCII character a token, so that every token is one visible piece of text and always valid UTF-8.
+The bundled models have one token a UTF-8 byte, and five special tokens. A byte-level vocabulary needs no file, maps
+any text to ids and back without loss, and makes the length of a prompt known in advance: ``len(text.encode()) +
+overhead``. What the models may generate is narrower (``GENERATED``): one printable ASCII character a token, so that
+every token is one visible piece of text and always valid UTF-8.
 """
 
 import codecs
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 BOS, EOS, SYSTEM, USER, ASSISTANT = range(256, 261)
 SIZE = 261
@@ -20,27 +26,104 @@ GENERATED: tuple[int, ...] = (ord("\n"), *range(0x20, 0x7F), EOS)
 OVERHEAD = {"chat": 4, "completions": 1}
 
 
-def encode(text: str) -> list[int]:
-    """A completion prompt: BOS and the bytes of ``text``.
-
-    Raises:
-        UnicodeEncodeError: ``text`` holds a lone surrogate, which no UTF-8 text can.
-    """
-    return [BOS, *text.encode()]
+class Unencodable(ValueError):
+    """A text or a conversation that this tokenizer cannot turn into a prompt. ``str(error)`` says why."""
 
 
-def encode_chat(messages: Iterable[tuple[str, str]]) -> list[int]:
-    """A chat prompt from (role, text) pairs: ``BOS (role text EOS)* assistant``.
+class Decoder(Protocol):
+    """Text out of ids, as they come."""
 
-    Raises:
-        KeyError: a role outside ``ROLES``.
-        UnicodeEncodeError: a text holds a lone surrogate.
-    """
-    ids = [BOS]
-    for role, text in messages:
-        ids += [ROLES[role], *text.encode(), EOS]
-    ids.append(ASSISTANT)
-    return ids
+    def push(self, token: int) -> str:
+        """The text that ``token`` makes certain; empty while a character is incomplete."""
+
+    def finish(self) -> str:
+        """What is still incomplete, once it is known that no further token follows."""
+
+
+class Tokenizer(ABC):
+    """One model's tokenizer. ``size``: prompt ids are below it. ``eos``: ids that end an answer."""
+
+    def __init__(self, size: int, generated: Iterable[int], eos: Iterable[int]) -> None:
+        self.size = size
+        self.eos = frozenset(eos)
+        self._ids = np.array([*generated], np.int64)
+        self._ids_without_eos = self._ids[~np.isin(self._ids, [*self.eos])]
+
+    def ids(self, *, eos: bool) -> NDArray[np.int64]:
+        """The ids that may be generated, with or without those that end an answer."""
+        return self._ids if eos else self._ids_without_eos
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """What a client can compute prompt lengths from, for /v1/models; None where it cannot."""
+        return None
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """A completion prompt.
+
+        Raises:
+            Unencodable: ``text`` holds a lone surrogate, which no UTF-8 text can.
+        """
+
+    @abstractmethod
+    def encode_chat(self, messages: Iterable[tuple[str, str]]) -> list[int]:
+        """A chat prompt from (role, text) pairs, up to where the answer begins; roles are those of ``ROLES``.
+
+        Raises:
+            Unencodable: the model has no chat template, its template refuses the conversation, or a lone surrogate.
+        """
+
+    @abstractmethod
+    def decoder(self) -> Decoder:
+        """A decoder for one answer."""
+
+
+class ByteTokenizer(Tokenizer):
+    """Of the bundled models: completion prompts are ``BOS bytes``, chats ``BOS (role bytes EOS)* ASSISTANT``."""
+
+    def __init__(self) -> None:
+        super().__init__(SIZE, GENERATED, {EOS})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"kind": "bytes", "overhead": OVERHEAD}
+
+    def encode(self, text: str) -> list[int]:
+        return [BOS, *_utf8(text)]
+
+    def encode_chat(self, messages: Iterable[tuple[str, str]]) -> list[int]:
+        ids = [BOS]
+        for role, text in messages:
+            ids += [ROLES[role], *_utf8(text), EOS]
+        ids.append(ASSISTANT)
+        return ids
+
+    def decoder(self) -> Decoder:
+        return _ByteDecoder()
+
+
+class _ByteDecoder:
+    __slots__ = ("_decoder",)
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(bytes((token,)))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Unencodable("the text holds a lone surrogate, which is no character") from error
+
+
+BYTES = ByteTokenizer()
 
 
 class TextStream:
@@ -52,15 +135,25 @@ class TextStream:
 
     __slots__ = ("_decoder", "_held", "_stops", "stopped")
 
-    def __init__(self, stops: Sequence[str] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, stops: Sequence[str] = (), tokenizer: Tokenizer = BYTES) -> None:
+        self._decoder = tokenizer.decoder()
         self._stops = stops
         self._held = ""
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """The text that ``token`` (a byte) makes certain: often one character, none while it is held back."""
-        piece = self._decoder.decode(bytes((token,)))
+        """The text that ``token`` makes certain: often one piece, none while it is held back."""
+        return self._settle(self._decoder.push(token))
+
+    def finish(self) -> str:
+        """What is still held back or half-decoded, once it is known that no further token follows."""
+        if self.stopped:
+            return ""
+        text = self._settle(self._decoder.finish()) + self._held
+        self._held = ""
+        return text
+
+    def _settle(self, piece: str) -> str:
         if not self._stops:
             return piece
         text = self._held + piece
@@ -71,11 +164,6 @@ class TextStream:
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
-
-    def finish(self) -> str:
-        """What is still held back or half-decoded, once it is known that no further token follows."""
-        text, self._held = self._held + self._decoder.decode(b"", True), ""
-        return "" if self.stopped else text
 
 
 def _overlap(text: str, stop: str) -> int:

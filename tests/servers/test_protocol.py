@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from servers import tokenizer
 from servers.protocol import Answer, Kind, Request, RequestError, parse
+from servers.tokenizer import BYTES
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "tiny", "prompt": "hi"}
@@ -28,7 +28,7 @@ def refused(kind: Kind, body: bytes) -> RequestError:
 
 def test_a_plain_completion() -> None:
     request = read("completions")
-    assert request.generation.prompt == tokenizer.encode("hi")
+    assert request.generation.prompt == BYTES.encode("hi")
     assert request.generation.max_tokens == 16
     assert request.generation.sampler is None
     assert not request.stream
@@ -36,7 +36,7 @@ def test_a_plain_completion() -> None:
 
 def test_a_plain_chat_may_fill_the_context() -> None:
     request = read("chat")
-    assert request.generation.prompt == tokenizer.encode_chat([("user", "hi")])
+    assert request.generation.prompt == BYTES.encode_chat([("user", "hi")])
     assert len(request.generation.prompt) + request.generation.max_tokens == 64
 
 
@@ -48,7 +48,7 @@ def test_every_form_of_one_prompt(prompt: Any) -> None:
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
     request = read("chat", messages=[{"role": "user", "content": parts}])
-    assert request.generation.prompt == tokenizer.encode_chat([("user", "hi")])
+    assert request.generation.prompt == BYTES.encode_chat([("user", "hi")])
 
 
 def test_options_arrive() -> None:

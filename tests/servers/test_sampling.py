@@ -4,22 +4,23 @@ import numpy as np
 import pytest
 
 from servers.sampling import Sampler, greedy
-from servers.tokenizer import EOS, GENERATED
+from servers.tokenizer import BYTES, EOS, GENERATED
 
 VOCAB = 512
+WITH_EOS, WITHOUT_EOS = BYTES.ids(eos=True), BYTES.ids(eos=False)
 LOGITS = np.random.default_rng(3).standard_normal(VOCAB).astype(np.float32)
 
 
 def test_greedy_takes_the_largest_and_can_leave_eos_out() -> None:
     logits = np.zeros(VOCAB, np.float32)
     logits[EOS], logits[ord("x")], logits[300] = 9, 5, 99  # 300 is no id of the tokenizer
-    assert greedy(logits, eos=True) == EOS
-    assert greedy(logits, eos=False) == ord("x")
+    assert greedy(logits, WITH_EOS) == EOS
+    assert greedy(logits, WITHOUT_EOS) == ord("x")
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
     first, second, other = (
-        [sampler.choose(LOGITS, eos=True) for _ in range(50)]
+        [sampler.choose(LOGITS, WITH_EOS) for _ in range(50)]
         for sampler in (Sampler(1, 1, 7), Sampler(1, 1, 7), Sampler(1))
     )
     assert first == second
@@ -27,12 +28,12 @@ def test_the_same_seed_gives_the_same_tokens_and_another_does_not() -> None:
 
 
 def test_negative_seeds_are_seeds() -> None:
-    assert Sampler(1.0, seed=-1).choose(LOGITS, eos=True) == Sampler(1.0, seed=-1).choose(LOGITS, eos=True)
+    assert Sampler(1.0, seed=-1).choose(LOGITS, WITH_EOS) == Sampler(1.0, seed=-1).choose(LOGITS, WITH_EOS)
 
 
 def test_frequencies_follow_the_softmax() -> None:
     sampler, ids = Sampler(0.8, seed=1), list(GENERATED)
-    drawn = np.bincount([sampler.choose(LOGITS, eos=True) for _ in range(20_000)], minlength=VOCAB)
+    drawn = np.bincount([sampler.choose(LOGITS, WITH_EOS) for _ in range(20_000)], minlength=VOCAB)
     expected = np.exp(LOGITS[ids].astype(float) / 0.8)
     expected /= expected.sum()
     assert drawn[ids].sum() == 20_000
@@ -44,10 +45,10 @@ def test_top_p_keeps_the_fewest_most_likely_ids() -> None:
     logits[[65, 66, 67]] = np.log([0.5, 0.3, 0.2])
     for top_p, kept in ((0.4, {65}), (0.79, {65, 66}), (0.95, {65, 66, 67})):
         sampler = Sampler(1.0, top_p, seed=2)
-        assert {sampler.choose(logits, eos=True) for _ in range(200)} == kept
+        assert {sampler.choose(logits, WITH_EOS) for _ in range(200)} == kept
 
 
 @pytest.mark.parametrize("temperature", [1e-4, 2.0])
 def test_extreme_temperatures_and_logits_stay_finite(temperature: float) -> None:
     logits = np.where(np.arange(VOCAB) == 65, 1e4, -1e4).astype(np.float32)
-    assert Sampler(temperature, seed=1).choose(logits, eos=False) == 65
+    assert Sampler(temperature, seed=1).choose(logits, WITHOUT_EOS) == 65

@@ -5,24 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers import tokenizer
-from servers.tokenizer import ASSISTANT, BOS, EOS, SYSTEM, USER, TextStream, encode, encode_chat
+from servers.tokenizer import ASSISTANT, BOS, BYTES, EOS, SYSTEM, USER, TextStream, Unencodable
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_prompt_length_is_known_in_advance(text: str) -> None:
     size = len(text.encode())
-    assert len(encode(text)) == size + tokenizer.OVERHEAD["completions"]
-    assert len(encode_chat([("user", text)])) == size + tokenizer.OVERHEAD["chat"]
+    assert len(BYTES.encode(text)) == size + tokenizer.OVERHEAD["completions"]
+    assert len(BYTES.encode_chat([("user", text)])) == size + tokenizer.OVERHEAD["chat"]
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_text_survives_ids_and_back(text: str) -> None:
     stream = TextStream()
-    assert "".join(stream.push(token) for token in encode(text)[1:]) + stream.finish() == text
+    assert "".join(stream.push(token) for token in BYTES.encode(text)[1:]) + stream.finish() == text
 
 
 def test_chat_template_marks_each_role() -> None:
-    ids = encode_chat([("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "v")])
+    ids = BYTES.encode_chat([("system", "s"), ("user", "u"), ("assistant", "a"), ("user", "v")])
     assert ids == [
         BOS, SYSTEM, ord("s"), EOS, USER, ord("u"), EOS, ASSISTANT, ord("a"), EOS, USER, ord("v"), EOS, ASSISTANT,
     ]  # fmt: skip
@@ -64,5 +64,5 @@ def test_the_answer_ends_before_the_first_stop_string(text: str, stops: list[str
 
 
 def test_lone_surrogates_are_refused() -> None:
-    with pytest.raises(UnicodeEncodeError):
-        encode("\ud800")
+    with pytest.raises(Unencodable):
+        BYTES.encode("\ud800")
