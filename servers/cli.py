@@ -5,6 +5,8 @@ import sys
 
 import click
 
+from servers.number import Number
+
 _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 
 
@@ -26,7 +28,7 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 @click.option("--max-batch-size", type=click.IntRange(1, 1024), default=16, help="Most requests that run together.")
 @click.option(
     "--batch-timeout-ms",
-    type=click.FloatRange(0, 60_000),
+    type=Number(0, 60_000),
     default=50.0,
     help="How long the first request of a dynamic batch waits for others.",
 )
@@ -61,7 +63,7 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, help="Port to listen on; 0 takes a free one.")
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=30.0,
     metavar="SECONDS",
     help="After SIGTERM, how long running requests may take to finish.",

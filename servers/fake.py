@@ -36,6 +36,7 @@ from servers import canned
 from servers.account import Account
 from servers.canned import Asked, Kind, Refusal
 from servers.errors import StartError
+from servers.number import Number
 
 HOST = "127.0.0.1"
 Jitter = Literal["none", "exp", "lognormal"]
@@ -442,20 +443,10 @@ def _end_with_stdin() -> None:
     threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
-class _Number(click.FloatRange):
-    """A number in a range. click alone takes "nan" for one, which lies in none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
-
-
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--port", type=click.IntRange(0, 65_535), default=8001, help="Port on loopback; 0 takes a free one.")
-@click.option("--ttft-ms", type=_Number(0, 3_600_000), default=50.0, help="From a request to its first token.")
-@click.option("--itl-ms", type=_Number(0, 3_600_000), default=20.0, help="From a token to the next.")
+@click.option("--ttft-ms", type=Number(0, 3_600_000), default=50.0, help="From a request to its first token.")
+@click.option("--itl-ms", type=Number(0, 3_600_000), default=20.0, help="From a token to the next.")
 @click.option(
     "--tokens",
     type=click.IntRange(1, canned.TOKENS_LIMIT),
@@ -472,7 +463,7 @@ class _Number(click.FloatRange):
 @click.option("--error-every", type=click.IntRange(1), metavar="N", help="Each Nth request gets a 503.")
 @click.option(
     "--capacity",
-    type=_Number(0.001, 1_000_000),
+    type=Number(0.001, 1_000_000),
     metavar="RATE",
     help="Requests a second of a single queue before it all: beyond that latency grows.",
 )

@@ -176,10 +176,11 @@ def _refuse_unsupported(document: dict[str, Any]) -> None:
     for i, message in enumerate(messages if isinstance(messages, list) else []):
         if not isinstance(message, dict):
             continue
-        if message.get("role") not in ROLES and "role" in message:
+        role = message.get("role", "user")  # that it is missing is said with the other fields
+        if not isinstance(role, str) or role not in ROLES:
             roles = ", ".join(ROLES)
             raise RequestError(
-                f"messages[{i}].role must be one of {roles}, not {message['role']!r}",
+                f"messages[{i}].role must be one of {roles}, not {role!r}",
                 param=f"messages[{i}].role",
             )
         content = message.get("content")

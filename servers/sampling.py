@@ -29,8 +29,9 @@ class Sampler:
         With top-p, from the fewest most likely ids whose probability reaches it (nucleus sampling, Holtzman et
         al. 2019).
         """
-        scaled = logits[ids].astype(np.float64) / self._temperature
-        weights = np.exp(scaled - scaled.max())
+        behind = logits[ids].astype(np.float64) - logits[ids].max()
+        with np.errstate(over="ignore"):  # at the smallest temperatures only the most likely is left
+            weights = np.exp(behind / self._temperature)
         if self._top_p < 1:
             order = np.argsort(-weights, kind="stable")
             ids, weights = ids[order], weights[order]

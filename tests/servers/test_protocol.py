@@ -103,6 +103,7 @@ def test_temperature_0_is_greedy() -> None:
         ("chat", {"messages": []}, "messages", "must not be empty"),
         ("chat", {"messages": "hi"}, "messages", "messages: expected `array`"),
         ("chat", {"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "'tool'"),
+        ("chat", {"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role", "not ['user']"),
         ("chat", {"messages": [{"role": "user"}]}, "messages[0].content", "missing required field `content`"),
         ("chat", {"messages": [{"role": "user", "content": None}]}, "messages[0].content", "got `null`"),
         (

@@ -48,7 +48,7 @@ def test_top_p_keeps_the_fewest_most_likely_ids() -> None:
         assert {sampler.choose(logits, WITH_EOS) for _ in range(200)} == kept
 
 
-@pytest.mark.parametrize("temperature", [1e-4, 2.0])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-4, 2.0])
 def test_extreme_temperatures_and_logits_stay_finite(temperature: float) -> None:
     logits = np.where(np.arange(VOCAB) == 65, 1e4, -1e4).astype(np.float32)
     assert Sampler(temperature, seed=1).choose(logits, WITHOUT_EOS) == 65
