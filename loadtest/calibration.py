@@ -3,17 +3,15 @@
 import logging
 import os
 import platform
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from loadtest import __version__, whole
+from loadtest import whole
 from loadtest.errors import ResultError
-from loadtest.host import processor, usable_cores
+from loadtest.host import processor, software, usable_cores
 from loadtest.level import Level
 
 SCHEMA_VERSION = 1
@@ -199,9 +197,8 @@ def this_machine() -> str:
 
 
 def this_software() -> dict[str, str]:
-    """The versions that a calibration holds for."""
-    uvloop = {} if sys.platform == "win32" else {"uvloop": version("uvloop")}
-    return {"loadtest": __version__, "python": ".".join(platform.python_version_tuple()[:2]), **uvloop}
+    """The versions that a calibration holds for; of Python the minor one."""
+    return {**software(), "python": ".".join(platform.python_version_tuple()[:2])}
 
 
 # The file -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,10 @@
 import contextlib
 import os
 import platform
+import sys
 from pathlib import Path
+
+from loadtest import __version__
 
 
 def processor() -> str:
@@ -34,3 +37,13 @@ def busy_s() -> float | None:
 def description() -> str:
     """Processor, cores, system."""
     return f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def software() -> dict[str, str]:
+    """Name to version of what the generator itself runs on."""
+    found = {"loadtest": __version__, "python": platform.python_version()}
+    if sys.platform != "win32":
+        import uvloop  # noqa: PLC0415  # not on Windows
+
+        found["uvloop"] = uvloop.__version__
+    return found

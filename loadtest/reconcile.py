@@ -12,11 +12,12 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import Latency, LevelResult, Metric
-from loadtest.stats import PERCENTILES, Dist, Due, Floats
+from loadtest.stats import PERCENTILES, Dist, Due
 
 # A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
 CLOCK_SLACK_MS = 1.0
@@ -374,7 +375,7 @@ def _first(record: Record) -> float:
     return first
 
 
-def _within(times: Floats, stretch: Stretch, slack: float) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _within(times: NDArray[np.float64], stretch: Stretch, slack: float) -> NDArray[np.bool_]:
     found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (times >= stretch.start - slack) & (
         times <= stretch.end + slack
     )

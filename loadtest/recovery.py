@@ -6,10 +6,11 @@ from pathlib import Path
 import msgspec
 
 from loadtest import plan, scenario
+from loadtest.caveats import caveats
 from loadtest.records import JOURNAL, Record, read
 from loadtest.result import Result, load
 from loadtest.run import RESOLVED
-from loadtest.summary import summarise, warnings
+from loadtest.summary import summarise
 
 
 def recovered(folder: Path) -> Result:
@@ -32,5 +33,5 @@ def recovered(folder: Path) -> Result:
     return msgspec.structs.replace(
         result,
         levels=[found.get(index, level) for index, level in enumerate(result.levels)],
-        warnings=[*result.warnings, *(text for level in found.values() for text in warnings(level))],
+        warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level))],
     )

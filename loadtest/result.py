@@ -14,9 +14,10 @@ from msgspec import Meta
 
 from loadtest import whole
 from loadtest.errors import ResultError
-from loadtest.level import Batching
+from loadtest.level import Batching, Level
 from loadtest.schedule import Load
 from loadtest.stats import Dist, Due
+from loadtest.workload.lengths import Length
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
@@ -311,6 +312,43 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[LevelResult]
     verdict: Verdict = Verdict()
     capacity: Annotated[dict[str, Any] | None, _says("the highest load that held the SLOs")] = None
+
+
+def not_reached(level: Level) -> LevelResult:
+    """The result of a level that never started: everything zero, null or empty."""
+    nothing, none_due = Metric(ok=Dist(n=0)), Metric(ok=Dist(n=0), due=Due(n=0, failed=0))
+
+    def lengths(asked: Length) -> TokenLengths:
+        return TokenLengths(requested=str(asked), asked=Lengths(n=0), observed=Lengths(n=0))
+
+    return LevelResult(
+        name=level.name,
+        status="not_reached",
+        load=level.load,
+        batching=level.batching,
+        workload=Workload(
+            input_tokens=lengths(level.input_tokens), output_tokens=lengths(level.output_tokens), source="unknown"
+        ),
+        window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
+        counts=Counts(),
+        rates=Rates(target_per_s=level.load.mean_rate_per_s()),
+        throughput=Throughput(),
+        whole_run=Throughput(),
+        concurrency=Concurrency(),
+        latency=Latency(
+            ttft_ms=none_due,
+            ttfat_ms=none_due,
+            e2e_ms=none_due,
+            tpot_ms=none_due,
+            itl_ms=nothing,
+            lag_ms=nothing,
+            own_lag_ms=nothing,
+            connect_ms=nothing,
+            service_ttft_ms=nothing,
+            service_e2e_ms=nothing,
+        ),
+        client=Client(),
+    )
 
 
 def write(result: Result, folder: Path) -> Path:

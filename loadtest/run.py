@@ -2,18 +2,16 @@
 
 import contextlib
 import logging
-import platform
 import random
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
 from loadtest import __version__, abort, calibration, host, plan, scenario
+from loadtest.caveats import caveats
 from loadtest.endpoints.openai import PATHS
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
@@ -41,10 +39,10 @@ from loadtest.result import (
     Result,
     ScenarioRef,
     Tool,
+    not_reached,
     write,
 )
 from loadtest.scenario.model import Override, Resolved, Scenario
-from loadtest.summary import not_reached, summarise, warnings
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import basic, parse, user_of
@@ -122,6 +120,9 @@ def run(options: Options, progress: Progress) -> Outcome:
                     progress.level(level, len(levels))
                     log.info("level %d: %s", level.index, level.name)
                     went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
+                    # numpy comes with it, and the run's first request need not wait for that
+                    from loadtest.summary import summarise
+
                     records, offset = read(folder / JOURNAL, offset)
                     played.append(summarise(level, records, went))
                     write(_so_far(result, played, levels), folder)
@@ -277,9 +278,6 @@ def _begun(
     notes = [*way.notes, *warned]
     if options.url is not None and any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
         notes.append("the scenario's batching levels are settings of the bundled server and were left out")
-    software = {"loadtest": __version__, "python": platform.python_version()}
-    if sys.platform != "win32":
-        software["uvloop"] = version("uvloop")
     return Result(
         tool=Tool(name="loadtest", version=__version__),
         command=redact(" ".join(options.command)),
@@ -297,7 +295,7 @@ def _begun(
                 transport=way.transport,
             ),
             precision=options.labels.get("precision") or facts.precision,
-            software={**software, **facts.software},
+            software={**host.software(), **facts.software},
             hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),
             scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
         ),
@@ -308,7 +306,7 @@ def _begun(
 
 
 def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Level]) -> Result:
-    found = [text for level in played for text in warnings(level)]
+    found = [text for level in played for text in caveats(level)]
     return msgspec.structs.replace(
         result,
         warnings=[*result.warnings, *dict.fromkeys(found)],

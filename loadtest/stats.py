@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+if TYPE_CHECKING:  # numpy takes 50 ms to import, which the first request of a run would wait for
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 # Times are recorded to 0.0001 ms; more decimals than that are arithmetic, not measurement.
 DECIMALS = 4
@@ -73,12 +76,13 @@ def significant(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT}g}")
 
 
-def distribution(samples: Floats) -> Dist:
+def distribution(samples: "Floats") -> Dist:
     """The distribution of ``samples`` (shape (n,), finite, any order), in their unit; the mean to 4 decimals."""
     n = len(samples)
     if n == 0:
         return Dist(n=0)
-    ascending = np.sort(samples)
+    ascending = samples.copy()
+    ascending.sort()
     low, high = float(ascending[0]), float(ascending[-1])
     # Rounding can carry the mean of equal samples past the largest of them.
     mean = min(max(round(float(ascending.mean()), DECIMALS), low), high)
@@ -86,12 +90,13 @@ def distribution(samples: Floats) -> Dist:
     return Dist(n=n, min=low, mean=mean, max=high, **at)
 
 
-def due_distribution(samples: Floats, failed: int) -> Due:
+def due_distribution(samples: "Floats", failed: int) -> Due:
     """The distribution of ``samples`` (shape (k,), finite, any order) together with ``failed`` at +infinity."""
     n = len(samples) + failed
     if n == 0:
         return Due(n=0, failed=0)
-    ascending = np.sort(samples)
+    ascending = samples.copy()
+    ascending.sort()
     at: dict[str, float] = {}
     unbounded: list[str] = []
     for name, p in PERCENTILES.items():

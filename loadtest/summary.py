@@ -33,8 +33,9 @@ from loadtest.result import (
     Window,
     Workload,
 )
-from loadtest.stats import DECIMALS, Dist, Floats, distribution, due_distribution, significant
+from loadtest.stats import DECIMALS, Dist, distribution, due_distribution, significant
 
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 # docs/metrics.md, "When the client was the limit"
@@ -43,13 +44,6 @@ OWN_LAG_LIMIT_SHARE_OF_TTFT = 0.10
 ERROR_BAR_LIMIT_MS = 5.0
 SENT_FLOOR = 0.98
 HELD_FLOOR = 0.95
-CPU_SHARE_WARNING = 0.90
-# Answers this much shorter, and prompts this much off, make the level another workload than the one that was meant.
-SHORT_ANSWER_WARNING = 0.90
-INPUT_LENGTH_WARNING = 0.02
-# Above these a gap between events says little of the time between tokens.
-TOKENS_PER_EVENT_WARNING = 1.5
-COALESCED_WARNING = 0.10
 # What the user's own caps held back, or what was still opening its connection, the generator did not fail to send.
 HELD_BACK = frozenset({"dropped", "never_sent", "cancelled"})
 
@@ -112,27 +106,6 @@ def _reconciled(figures: LevelResult, found: Sequence[str]) -> LevelResult:
     ]
     client = msgspec.structs.replace(figures.client, valid=False, reasons=[*figures.client.reasons, *reasons])
     return msgspec.structs.replace(figures, client=client)
-
-
-def not_reached(level: Level) -> LevelResult:
-    """The result of a level that never started: everything zero, null or empty."""
-    nothing = Columns.of([])
-    none = nothing.ok
-    return LevelResult(
-        name=level.name,
-        status="not_reached",
-        load=level.load,
-        batching=level.batching,
-        workload=_workload(level, [], nothing, none),
-        window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
-        counts=Counts(),
-        rates=Rates(target_per_s=_target(level)),
-        throughput=Throughput(),
-        whole_run=Throughput(),
-        concurrency=Concurrency(),
-        latency=_latency([], nothing, none),
-        client=Client(),
-    )
 
 
 class _Bounds(NamedTuple):
@@ -630,91 +603,3 @@ def _lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> list
         missing = f"{level.requests - len(records)} of {level.requests} requests"
     why = f" ({run.reason})" if run.reason else ""
     return [f"a generator process was lost{why}: {missing} have no record; run the level again"]
-
-
-def warnings(level: LevelResult) -> list[str]:
-    """What a reader of the level's figures should know, short of making them invalid; each names the level."""
-    if level.status == "not_reached":
-        return []
-    nothing = "no request was due in the window, so there is nothing to report; lengthen the level"
-    said = [nothing] if level.counts.in_window == 0 else []
-    said += [*_client_warnings(level), *_workload_warnings(level), *_stream_warnings(level)]
-    return [f"{level.name}: {text}" for text in said]
-
-
-def _client_warnings(level: LevelResult) -> list[str]:
-    said: list[str] = []
-    cpu, coalesced = level.client.cpu_share, level.client.coalesced_read_share
-    if cpu is not None and cpu >= CPU_SHARE_WARNING:
-        said.append(f"the busiest generator process used {cpu:.0%} of its core; more --workers would be safer")
-    if coalesced is not None and coalesced > COALESCED_WARNING:
-        said.append(
-            f"{coalesced:.0%} of reads held several events, which then share one arrival: the server sends them "
-            "together, or the client reads late (see its error bar)"
-        )
-    if level.counts.resent:
-        said.append(
-            f"{level.counts.resent} requests were sent once more, because the server had closed their kept-alive "
-            "connection"
-        )
-    return said
-
-
-def _workload_warnings(level: LevelResult) -> list[str]:
-    """Where what was played is not what was asked for."""
-    said: list[str] = []
-    input_, output = level.workload.input_tokens, level.workload.output_tokens
-    if output.observed.n < output.asked.n:
-        said.append(
-            f"{output.asked.n - output.observed.n} of {output.asked.n} answers had no token count, and tokens/s "
-            "is without them"
-        )
-    if (
-        output.observed.mean is not None
-        and output.asked.mean is not None
-        and output.observed.mean < SHORT_ANSWER_WARNING * output.asked.mean
-    ):
-        said.append(
-            f"answers were shorter than asked: {output.observed.mean:.1f} tokens on average instead of "
-            f"{output.asked.mean:.1f}"
-        )
-    if (
-        input_.observed.mean is not None
-        and input_.asked.mean is not None
-        and abs(input_.observed.mean - input_.asked.mean) > INPUT_LENGTH_WARNING * input_.asked.mean
-    ):
-        said.append(
-            f"prompts were not as long as asked: {input_.observed.mean:.1f} tokens on average instead of "
-            f"{input_.asked.mean:.1f}"
-        )
-    cached, total = level.workload.cached_input_tokens, (input_.observed.mean or 0.0) * input_.observed.n
-    if cached:
-        share = f" ({cached / total:.0%})" if total else ""
-        said.append(
-            f"warm prefix cache: {cached:,} input tokens{share} came from the server's cache, so TTFT is not a cold one"
-        )
-    return said
-
-
-def _stream_warnings(level: LevelResult) -> list[str]:
-    """Where the way in which the answers came makes a figure mean something else, or nothing."""
-    said: list[str] = []
-    no_token = level.latency.ttft_ms.excluded
-    if no_token and level.whole_run.events_per_s is not None:
-        said.append(f"TTFT not measured: {no_token} ok answers brought no token, or were not streamed")
-    if level.single_burst:
-        said.append(
-            f"single-burst: {level.single_burst} of {_ok(level)} answers arrived all at once; TPOT and ITL are "
-            "without them, for they have no speed"
-        )
-    each = level.tokens_per_event
-    if each is not None and each > TOKENS_PER_EVENT_WARNING:
-        said.append(f"the server bundles tokens, {each:.1f} a stream event: ITL is between events, not between tokens")
-    if level.bad_events:
-        said.append(f"{level.bad_events} stream events could not be read and were skipped")
-    return said
-
-
-def _ok(level: LevelResult) -> int:
-    """Requests of the window that ended ok."""
-    return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded

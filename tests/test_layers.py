@@ -16,13 +16,14 @@ FLOORS = [
     {"run", "calibrate"},
     {"engine", "reports"},
     {"plan"},
-    {"endpoints", "scenario", "summary", "reconcile", "result"},
+    {"endpoints", "scenario", "summary", "caveats", "reconcile", "result"},
     {"wire", "records", "target", "progress", "calibration"},
     {"level"},
     {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host", "whole"},
 ]
 PURE = {
-    "schedule", "stats", "abort", "duration", "summary", "reconcile", "plan", "reports", "level", "redact", "errors",
+    "schedule", "stats", "abort", "duration", "summary", "caveats", "reconcile", "plan", "reports", "level", "redact",
+    "errors",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

@@ -6,10 +6,9 @@ from loadtest import plan, scenario
 from loadtest.engine.journal import Journal
 from loadtest.records import JOURNAL, Record
 from loadtest.recovery import recovered
-from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, write
+from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached, write
 from loadtest.run import RESOLVED
 from loadtest.scenario import Override
-from loadtest.summary import not_reached
 
 
 def test_levels_recovered_from_the_journal_are_warned_of_like_any_other(tmp_path: Path) -> None:

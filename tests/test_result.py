@@ -9,9 +9,8 @@ import pytest
 from loadtest import result
 from loadtest.errors import ResultError
 from loadtest.level import Level
-from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool
+from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached
 from loadtest.schedule import Load
-from loadtest.summary import not_reached
 from loadtest.workload.lengths import Length
 
 PUBLISHED = Path(__file__).parent.parent / "docs" / "result.schema.json"

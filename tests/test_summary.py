@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.caveats import caveats
 from loadtest.level import Level, LevelEnd, LevelRun, WorkerHealth
 from loadtest.records import OUTCOMES, Record, RequestError
-from loadtest.result import LevelResult
+from loadtest.result import LevelResult, not_reached
 from loadtest.schedule import Load, Stage
-from loadtest.summary import not_reached, summarise, warnings
+from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
 
 CLOSED = Load("closed", concurrency=2)
@@ -135,7 +136,7 @@ def test_level_that_never_left_its_warm_up_has_no_rates() -> None:
     assert figures.throughput.output_tokens_per_s is None
     assert figures.concurrency.mean is None
     assert figures.whole_run.output_tokens_per_s == pytest.approx(4 / 0.132)
-    assert warnings(figures) == ["c=2: no request was due in the window, so there is nothing to report; "
+    assert caveats(figures) == ["c=2: no request was due in the window, so there is nothing to report; "
                                  "lengthen the level"]  # fmt: skip
 
 
@@ -282,7 +283,7 @@ def test_unknown_token_counts_are_null_and_never_zero() -> None:
     assert figures.workload.source == "unknown"
     assert figures.workload.output_tokens.observed.n == 0
     assert figures.tokens_per_event is None
-    assert "3 of 3 answers had no token count" in warnings(figures)[0]
+    assert "3 of 3 answers had no token count" in caveats(figures)[0]
 
 
 def test_mixed_sources_and_short_answers_are_visible() -> None:
@@ -297,7 +298,7 @@ def test_mixed_sources_and_short_answers_are_visible() -> None:
     assert figures.workload.output_tokens.asked.mean == 4.0
     assert figures.workload.output_tokens.observed.mean == 1.5
     assert figures.workload.input_tokens.observed.p99 == 8.0
-    assert warnings(figures) == [
+    assert caveats(figures) == [
         "c=2: answers were shorter than asked: 1.5 tokens on average instead of 4.0",
         "c=2: warm prefix cache: 7 input tokens (44%) came from the server's cache, so TTFT is not a cold one",
     ]
@@ -394,7 +395,7 @@ def test_not_reached_and_empty_levels_are_all_null() -> None:
         assert figures.latency.e2e_ms.ok.p50 is None
         assert figures.client.valid
     assert not_reached(level()).status == "not_reached"
-    assert warnings(not_reached(level())) == []
+    assert caveats(not_reached(level())) == []
 
 
 # The generator itself -----------------------------------------------------------------------------------------
@@ -551,7 +552,7 @@ def test_a_busy_client_is_a_warning_and_not_a_verdict() -> None:
     busy_worker = msgspec.structs.replace(run().workers[0], cpu_share=0.97)
     figures = summarise(level(), busy(), run(workers=[busy_worker]))
     assert figures.client.valid
-    assert warnings(figures) == [
+    assert caveats(figures) == [
         "c=2: the busiest generator process used 97% of its core; more --workers would be safer"
     ]
 
@@ -583,17 +584,17 @@ def test_a_busy_client_is_a_warning_and_not_a_verdict() -> None:
 def test_what_changes_the_meaning_of_a_figure_is_a_warning(given: dict[str, Any], says: str) -> None:
     figures = summarise(level(), [answer(i, 2000.0, **given) for i in range(2)], run(end="interrupted"))
     assert figures.client.valid, figures.client.reasons
-    assert warnings(figures) == [f"c=2: {says}"]
+    assert caveats(figures) == [f"c=2: {says}"]
 
 
 def test_reads_of_many_events_are_a_warning_and_a_sound_level_has_none() -> None:
     many = msgspec.structs.replace(run().workers[0], coalesced_reads=20)
-    (warning,) = warnings(summarise(level(), busy(), run(workers=[many])))
+    (warning,) = caveats(summarise(level(), busy(), run(workers=[many])))
     assert warning.startswith("c=2: 20% of reads held several events")
-    assert warnings(summarise(level(), busy(), run())) == []
+    assert caveats(summarise(level(), busy(), run())) == []
     plain = {"streamed": False, "first_token_ms": None, "first_answer_ms": None, "last_token_ms": None, "events": 0}
     unstreamed = [answer(0, 2000.0, itl_ms=None, **plain)]
-    assert warnings(summarise(level(), unstreamed, run(end="interrupted"))) == []
+    assert caveats(summarise(level(), unstreamed, run(end="interrupted"))) == []
 
 
 def test_answer_in_one_burst_has_no_speed_and_others_keep_theirs() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from loadtest.caveats import caveats
 from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.records import Record, RequestError
 from loadtest.reports.console import table
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, write
 from loadtest.schedule import Load
-from loadtest.summary import summarise, warnings
+from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -92,7 +93,7 @@ def report(figures: LevelResult) -> Result:
             hardware=Hardware(),
             scenario=ScenarioRef(name="case", sha256="0" * 64),
         ),
-        warnings=warnings(figures),
+        warnings=caveats(figures),
         levels=[figures],
     )
 

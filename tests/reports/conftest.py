@@ -6,11 +6,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from loadtest.caveats import caveats
 from loadtest.level import Batching, Level, LevelRun, Scheduler, WorkerHealth
 from loadtest.records import Record, RequestError
-from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool
+from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, not_reached
 from loadtest.schedule import Load
-from loadtest.summary import not_reached, summarise, warnings
+from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
 
 
@@ -94,7 +95,7 @@ def _result(levels: list[LevelResult], **given: object) -> Result:
             hardware=Hardware(server="CPUExecutionProvider, 1 thread", client="2 × x86_64, Linux 6.1"),
             scenario=ScenarioRef(name="quickstart", sha256="0" * 64),
         ),
-        "warnings": [text for one in levels for text in warnings(one)],
+        "warnings": [text for one in levels for text in caveats(one)],
         "levels": levels,
     }
     return Result(**{**values, **given})  # type: ignore[arg-type]

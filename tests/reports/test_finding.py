@@ -6,10 +6,9 @@ import pytest
 
 from loadtest.level import Level
 from loadtest.reports.finding import finding
-from loadtest.result import LevelResult, Metric, Result
+from loadtest.result import LevelResult, Metric, Result, not_reached
 from loadtest.schedule import Load
 from loadtest.stats import Dist
-from loadtest.summary import not_reached
 from loadtest.workload.lengths import Length
 
 Play = Callable[..., LevelResult]

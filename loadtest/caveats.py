@@ -1,0 +1,100 @@
+"""What a reader of a level's figures should know, short of making them invalid. Pure."""
+
+from loadtest.result import LevelResult
+
+# docs/metrics.md, "When the client was the limit": CPU share only warns.
+CPU_SHARE = 0.90
+# Answers this much shorter, and prompts this much off, make the level another workload than the one that was meant.
+SHORT_ANSWERS = 0.90
+INPUT_LENGTH = 0.02
+# Above these a gap between events says little of the time between tokens.
+TOKENS_PER_EVENT = 1.5
+COALESCED = 0.10
+
+
+def caveats(level: LevelResult) -> list[str]:
+    """The caveats of one level, each naming it; none of a level that never started."""
+    if level.status == "not_reached":
+        return []
+    nothing = "no request was due in the window, so there is nothing to report; lengthen the level"
+    said = [nothing] if level.counts.in_window == 0 else []
+    said += [*_client(level), *_workload(level), *_stream(level)]
+    return [f"{level.name}: {text}" for text in said]
+
+
+def _client(level: LevelResult) -> list[str]:
+    said: list[str] = []
+    cpu, coalesced = level.client.cpu_share, level.client.coalesced_read_share
+    if cpu is not None and cpu >= CPU_SHARE:
+        said.append(f"the busiest generator process used {cpu:.0%} of its core; more --workers would be safer")
+    if coalesced is not None and coalesced > COALESCED:
+        said.append(
+            f"{coalesced:.0%} of reads held several events, which then share one arrival: the server sends them "
+            "together, or the client reads late (see its error bar)"
+        )
+    if level.counts.resent:
+        said.append(
+            f"{level.counts.resent} requests were sent once more, because the server had closed their kept-alive "
+            "connection"
+        )
+    return said
+
+
+def _workload(level: LevelResult) -> list[str]:
+    """Where what was played is not what was asked for."""
+    said: list[str] = []
+    input_, output = level.workload.input_tokens, level.workload.output_tokens
+    if output.observed.n < output.asked.n:
+        said.append(
+            f"{output.asked.n - output.observed.n} of {output.asked.n} answers had no token count, and tokens/s "
+            "is without them"
+        )
+    if (
+        output.observed.mean is not None
+        and output.asked.mean is not None
+        and output.observed.mean < SHORT_ANSWERS * output.asked.mean
+    ):
+        said.append(
+            f"answers were shorter than asked: {output.observed.mean:.1f} tokens on average instead of "
+            f"{output.asked.mean:.1f}"
+        )
+    if (
+        input_.observed.mean is not None
+        and input_.asked.mean is not None
+        and abs(input_.observed.mean - input_.asked.mean) > INPUT_LENGTH * input_.asked.mean
+    ):
+        said.append(
+            f"prompts were not as long as asked: {input_.observed.mean:.1f} tokens on average instead of "
+            f"{input_.asked.mean:.1f}"
+        )
+    cached, total = level.workload.cached_input_tokens, (input_.observed.mean or 0.0) * input_.observed.n
+    if cached:
+        share = f" ({cached / total:.0%})" if total else ""
+        said.append(
+            f"warm prefix cache: {cached:,} input tokens{share} came from the server's cache, so TTFT is not a cold one"
+        )
+    return said
+
+
+def _stream(level: LevelResult) -> list[str]:
+    """Where the way in which the answers came makes a figure mean something else, or nothing."""
+    said: list[str] = []
+    no_token = level.latency.ttft_ms.excluded
+    if no_token and level.whole_run.events_per_s is not None:
+        said.append(f"TTFT not measured: {no_token} ok answers brought no token, or were not streamed")
+    if level.single_burst:
+        said.append(
+            f"single-burst: {level.single_burst} of {_ok(level)} answers arrived all at once; TPOT and ITL are "
+            "without them, for they have no speed"
+        )
+    each = level.tokens_per_event
+    if each is not None and each > TOKENS_PER_EVENT:
+        said.append(f"the server bundles tokens, {each:.1f} a stream event: ITL is between events, not between tokens")
+    if level.bad_events:
+        said.append(f"{level.bad_events} stream events could not be read and were skipped")
+    return said
+
+
+def _ok(level: LevelResult) -> int:
+    """Requests of the window that ended ok."""
+    return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded
