@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from loadtest.errors import UsageError
 from loadtest.level import Batching, Level
 from loadtest.scenario.model import Block, Scenario
 from loadtest.schedule import Load, arrivals, share, stream
@@ -28,9 +27,6 @@ def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
     """Every level of a run in the order it is played; a combination that stands in several blocks is played once.
 
     Batching is a setting of the bundled server: against another target its axes collapse.
-
-    Raises:
-        UsageError: the warm-up leaves nothing to measure.
     """
     seen: dict[Level, None] = {}
     for block in scenario.levels:
@@ -80,26 +76,13 @@ def slots(level: Level, worker: int, workers: int) -> int:
 
 
 def _warmup(scenario: Scenario, duration: float | None) -> float:
-    if duration is None:
-        if scenario.warmup_s:
-            raise UsageError(
-                "warmup: a level bounded by its number of requests is measured whole; give a duration, or no warm-up"
-            )
-        return 0.0
     if scenario.warmup_s is not None:
-        warmup = scenario.warmup_s
-    elif scenario.requests is not None:
-        warmup = 0.0
-    else:
-        warmup = min(max(duration * _WARMUP_SHARE, _WARMUP_LEAST_S), _WARMUP_MOST_S)
-        if warmup > duration / 2:  # of a very short level most should be left to measure
-            warmup = duration * _WARMUP_SHARE
-    if warmup >= duration:
-        raise UsageError(
-            f"a warm-up of {warmup:g} s leaves nothing to measure of a duration of {duration:g} s; "
-            "give a longer duration or a shorter warm-up"
-        )
-    return warmup
+        return scenario.warmup_s
+    if duration is None or scenario.requests is not None:
+        return 0.0
+    warmup = min(max(duration * _WARMUP_SHARE, _WARMUP_LEAST_S), _WARMUP_MOST_S)
+    # Of a very short level most should be left to measure.
+    return warmup if warmup <= duration / 2 else duration * _WARMUP_SHARE
 
 
 def _loads(scenario: Scenario, block: Block) -> list[Load]:
