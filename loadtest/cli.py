@@ -124,6 +124,8 @@ def run(
 
     Without a URL the bundled ONNX Runtime server is started, the quickstart scenario is played at each of its
     batching and concurrency levels, and the server is stopped. With a URL and no -s, the flags are the scenario.
+    A URL may also be https://, hold user:password@ (Basic authentication), or be a unix socket, unix:/run/server.sock
+    or unix:/run/server.sock:/prefix.
     Options can also be given as variables, such as LOADTEST_API_KEY or LOADTEST_RATE; a flag wins.
 
     \b

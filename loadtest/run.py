@@ -15,7 +15,7 @@ from loadtest.caveats import caveats
 from loadtest.endpoints.openai import PATHS
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
-from loadtest.engine.play import lasting
+from loadtest.engine.recorder import lasting
 from loadtest.errors import (
     EXIT_INTERRUPTED,
     EXIT_INVALID,
@@ -203,10 +203,11 @@ def _way(options: Options) -> _Way:
         UsageError: a file is not what it should be, or the transport cannot go that way.
     """
     origin = parse(options.url) if options.url else None
-    options.tls.context()
     notes = []
-    if options.tls != Tls() and (origin is None or origin.scheme != "https"):
-        notes.append("--cacert, --cert, --key and --insecure are for https:// and were not used")
+    if options.tls != Tls():
+        options.tls.context()  # a bad file is told now, and not by a worker
+        if origin is None or origin.scheme != "https":
+            notes.append("--cacert, --cert, --key and --insecure are for https:// and were not used")
     if options.proxy and origin is None:
         notes.append("--proxy is for a URL and was not used: the bundled server is on this host")
     proxy = proxy_for(origin, options.proxy) if origin else None

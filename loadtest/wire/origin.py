@@ -61,6 +61,8 @@ def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
         rest, _, query = url.removeprefix(_UNIX).partition("?")
         path, _, prefix = rest.partition(":")
         path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if not hasattr(socket, "AF_UNIX"):
+            raise UsageError(f"URL {url!r}: this system's Python has no unix sockets; give an http(s) URL")
         if not path.strip("/"):
             raise UsageError(f"URL {url!r}: names no socket; write it like unix:/run/server.sock")
         query = quote(query, safe=_PATH_SIGNS + "?")
