@@ -16,6 +16,8 @@ from loadtest.schedule import Load
 MARK = "!"
 CUT = " …"
 LINES_OF_AN_EXAMPLE = 3
+# A terminal that does not know its size says 0, and there words would not fit anyway.
+LEAST_WIDTH = 40
 # A space at which no line is broken; textwrap knows only the ASCII ones. It never reaches the output.
 GLUE = "\u00a0"
 
@@ -67,7 +69,7 @@ class Page:
         # rich takes 50 ms to import, which only those who print a table should pay.
         from rich.console import Console  # noqa: PLC0415
 
-        self._width = width
+        self._width = max(width, LEAST_WIDTH)
         self._file = StringIO()
         # Lines are broken here and not by rich, whose width is therefore out of reach; and whether there is colour
         # is the caller's to say, not the environment's.

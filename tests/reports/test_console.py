@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadtest.level import Level
-from loadtest.reports.console import table
+from loadtest.reports.console import LEAST_WIDTH, table
 from loadtest.reports.figures import figure, tokens
 from loadtest.result import Concurrency, LevelResult, Result, Spread
 from loadtest.schedule import Load, Stage
@@ -38,6 +38,13 @@ def test_report_looks_as_agreed(
     text = table(result, width, color=False, folder="results/quickstart-2025-01-31T12-00-00Z/")
     path = GOLDEN / f"{name}-{width}.txt"
     assert text == path.read_text(encoding="utf-8"), f"look at it, and if it is right write it to {path}"
+
+
+@pytest.mark.parametrize("width", [0, 1, 3, 39])
+def test_a_terminal_that_does_not_know_its_size_gets_the_report_all_the_same(
+    width: int, sweep: Callable[..., Result]
+) -> None:
+    assert table(sweep(failing=0.05), width, color=False) == table(sweep(failing=0.05), LEAST_WIDTH, color=False)
 
 
 @pytest.mark.parametrize("width", [80, 100, 140, 200])
