@@ -31,7 +31,7 @@ from servers import builder, decoder, tokenizer
 from servers.batching import Batching
 from servers.device import Device
 from servers.engine import Engine, Generation, Output
-from servers.model import Model
+from servers.model import load
 
 PROMPT, PREFILL_PROMPT, SERVED_PROMPT = 32, 128, 64  # tokens
 STEPS = 20  # decode steps of one measurement
@@ -46,10 +46,10 @@ MAX_BATCH = 16
 class Ours:
     """The engine, as the server runs it, without HTTP."""
 
-    def __init__(self, bundle: builder.Bundle, threads: int) -> None:
+    def __init__(self, bundle: builder.Built, threads: int) -> None:
         slots = max(BATCHES)
         device = Device("cpu", "fp32")
-        self._model = Model(bundle, device, slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
+        self._model = load(bundle, device, slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
         self._steps: list[tuple[float, int]] = []
         self._left = 0
         self._done = threading.Event()
@@ -119,7 +119,7 @@ class Ours:
 class CTranslate2:
     """The peer, given the same weights."""
 
-    def __init__(self, bundle: builder.Bundle, threads: int, folder: str) -> None:
+    def __init__(self, bundle: builder.Built, threads: int, folder: str) -> None:
         import ctranslate2
 
         _write_ctranslate2(bundle.shape, folder)
@@ -313,7 +313,7 @@ def _row(name: str, ours: float, other: float | None, goal: float, *, lower_is_b
     return {key: None if value == math.inf else value for key, value in row.items()}
 
 
-def _against_ctranslate2(ours: Ours, bundle: builder.Bundle, threads: int, quick: bool) -> list[dict[str, Any]]:
+def _against_ctranslate2(ours: Ours, bundle: builder.Built, threads: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         peer: CTranslate2 | None = None

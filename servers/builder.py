@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from servers.bundle import Bundle, graph_sha256
 from servers.decoder import Dtype, Shape, build, random_weights
 from servers.errors import StartError
+from servers.tokenizer import BYTES
 
 FORMAT = 1  # part of the cache folder's name: raise it when the graph or its weights change
 PRESETS = {
@@ -28,15 +30,11 @@ SEED = 20_240_229
 _GRAPH, _MANIFEST = "model.onnx", "manifest.json"
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A verified model: what it is, and the bytes of its graph."""
+@dataclass(frozen=True, kw_only=True)
+class Built(Bundle):
+    """A model that loadtest built, verified."""
 
-    name: str
     shape: Shape
-    dtype: Dtype
-    sha256: str
-    graph: bytes
 
 
 def cache_root() -> Path:
@@ -45,7 +43,7 @@ def cache_root() -> Path:
     return Path(base) / "loadtest" / "models"
 
 
-def preset(name: str, dtype: Dtype) -> Bundle:
+def preset(name: str, dtype: Dtype) -> Built:
     """A preset from the cache, built now if it is not there, or rebuilt if it is damaged.
 
     Safe when several processes do it at once: one builds, the others wait for it.
@@ -75,7 +73,7 @@ def preset(name: str, dtype: Dtype) -> Bundle:
         ) from error
 
 
-def read(folder: Path) -> Bundle:
+def read(folder: Path) -> Built:
     """The model in ``folder``, verified.
 
     Raises:
@@ -83,13 +81,16 @@ def read(folder: Path) -> Bundle:
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
-        graph = (folder / _GRAPH).read_bytes()
-        bundle = Bundle(
+        shape = Shape(**manifest["shape"])
+        bundle = Built(
             name=str(manifest["name"]),
-            shape=Shape(**manifest["shape"]),
+            path=folder / _GRAPH,
+            sha256=graph_sha256(folder / _GRAPH),
             dtype=manifest["dtype"],
-            sha256=hashlib.sha256(graph).hexdigest(),
-            graph=graph,
+            max_seq_len=shape.max_seq_len,
+            tokenizer=BYTES,
+            head_dim=shape.head_dim,
+            shape=shape,
         )
     except OSError as error:
         reason = error.strerror or str(error)

@@ -18,6 +18,7 @@ from typing import Any
 
 from servers import builder, device
 from servers.batching import Batching
+from servers.bundle import Bundle
 from servers.errors import StartError
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ async def _serve(settings: Settings, model: Any, listener: socket.socket) -> Non
         failures.append(error)
         loop.call_soon_threadsafe(end_now)
 
-    app = App(model.bundle.name, model.max_seq_len, model.slots, _facts(model))
+    app = App(model.bundle.name, model.max_seq_len, model.slots, _facts(model), model.bundle.tokenizer)
     engine = Engine(model, settings.batching, app.publish, engine_failed)
     app.attach(engine)
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -130,25 +131,27 @@ def _load(settings: Settings) -> Any:
 
 
 def _load_on(where: device.Device, settings: Settings) -> Any:
-    from servers.model import Model
+    from servers.model import load
 
     if where.provider == "cuda":
         device.load_cuda_libraries()
     if settings.model in builder.PRESETS:
-        bundle = builder.preset(settings.model, where.dtype)
+        bundle: Bundle = builder.preset(settings.model, where.dtype)
     else:
         bundle = builder.read(Path(settings.model))
         if bundle.dtype != where.dtype:
             raise StartError(
                 f"the model in {settings.model} is {bundle.dtype}, and {where.provider} runs {where.dtype} only"
             )
-    longest = bundle.shape.max_seq_len
+    longest = bundle.max_seq_len
     max_seq_len = settings.max_seq_len or longest
-    if max_seq_len > longest:
+    if max_seq_len is None:
+        raise StartError(f"{settings.model} does not say how long a context the model has; give --max-seq-len")
+    if longest is not None and max_seq_len > longest:
         raise StartError(f"--max-seq-len {max_seq_len}: the {bundle.name} model reaches {longest} tokens")
     threads = settings.threads or max(1, _cores() - 1)
     try:
-        return Model(bundle, where, slots=settings.kv_slots, max_seq_len=max_seq_len, threads=threads)
+        return load(bundle, where, slots=settings.kv_slots, max_seq_len=max_seq_len, threads=threads)
     except MemoryError as error:
         raise StartError(
             f"not enough memory for {settings.kv_slots} slots of {max_seq_len} tokens; "
@@ -170,6 +173,7 @@ def _facts(model: Any) -> dict[str, Any]:
         "device": model.device.provider,
         "provider": device.PROVIDERS[model.device.provider],
         "dtype": model.bundle.dtype,
+        "layout": model.layout.kind,
         "threads": model.threads,
         "kv_slots": model.slots,
         "max_seq_len": model.max_seq_len,

@@ -25,7 +25,7 @@ def start_server(environment: dict[str, str]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> builder.Bundle:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> builder.Built:
     """The tiny preset, built into a folder of its own."""
     folder = tmp_path_factory.mktemp("tiny")
     builder.write(folder, "tiny", builder.PRESETS["tiny"], "fp32")

@@ -22,7 +22,7 @@ def test_a_preset_is_built_once_and_then_read(cache: Path) -> None:
     second = builder.preset("tiny", "fp32")
     assert (folder / "model.onnx").stat().st_mtime_ns == built
     assert first == second
-    assert first.sha256 == hashlib.sha256(first.graph).hexdigest()
+    assert first.sha256 == hashlib.sha256(first.path.read_bytes()).hexdigest()
     assert first.shape == builder.PRESETS["tiny"]
 
 

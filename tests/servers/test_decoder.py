@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 
 from servers import builder, decoder
 from servers.device import Device, load_cuda_libraries, why_no_cuda
-from servers.model import PREFILL_CHUNK, Model, _SlotCopier
+from servers.model import PREFILL_CHUNK, load
+from servers.shared import _SlotCopier
 from servers.tokenizer import EOS, GENERATED
 
 # Of logits, whose standard deviation is about 1.5.
@@ -56,14 +57,15 @@ def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) ->
 class Checked:
     """The model and, beside it, what each of its slots should hold."""
 
-    def __init__(self, bundle: builder.Bundle, device: Device, slots: int) -> None:
-        self.model = Model(bundle, device, slots=slots, max_seq_len=256, threads=1)
+    def __init__(self, bundle: builder.Built, device: Device, slots: int) -> None:
+        self.model = load(bundle, device, slots=slots, max_seq_len=256, threads=1)
+        self.shape = bundle.shape
         self.tolerance = TOLERANCES[bundle.dtype]
         self.weights = decoder.random_weights(bundle.shape, builder.SEED)
         self.sequences: list[list[int]] = [[] for _ in range(slots)]
 
     def check(self, slot: int, row: int, token: int) -> None:
-        expected = reference(self.model.bundle.shape, self.weights, self.sequences[slot])
+        expected = reference(self.shape, self.weights, self.sequences[slot])
         shown = list(GENERATED)
         assert np.abs(self.model.logits(row)[shown] - expected[shown]).max() < self.tolerance
         assert token in shown
@@ -135,8 +137,8 @@ def test_greedy_choice_never_leaves_what_the_tokenizer_can_show(checked: Checked
     assert set(checked.sequences[0][9:]) <= set(GENERATED)
 
 
-def test_answers_vary_and_seldom_end_by_themselves(bundle: builder.Bundle) -> None:
-    model = Model(bundle, Device("cpu", "fp32"), slots=1, max_seq_len=256, threads=1)
+def test_answers_vary_and_seldom_end_by_themselves(bundle: builder.Built) -> None:
+    model = load(bundle, Device("cpu", "fp32"), slots=1, max_seq_len=256, threads=1)
     ended = 0
     for seed in range(20):
         model.clear(0)
@@ -159,15 +161,15 @@ def test_the_graph_is_valid(dtype: decoder.Dtype) -> None:
     onnx.checker.check_model(model, full_check=True)
 
 
-def test_slots_are_copied_on_the_device_by_a_graph(bundle: builder.Bundle) -> None:
+def test_slots_are_copied_on_the_device_by_a_graph(bundle: builder.Built) -> None:
     """The way a slot moves on CUDA, here on the CPU's memory."""
-    shape = bundle.shape
+    layout = load(bundle, Device("cpu", "fp32"), slots=1, max_seq_len=64, threads=1).layout
     slots = np.random.default_rng(1).standard_normal(
-        (2 * shape.layers, 2, shape.kv_heads, 64, shape.head_dim), dtype=np.float32
+        (2 * layout.layers, 2, layout.kv_heads, 64, layout.head_dim), dtype=np.float32
     )
-    addresses = [[slots[i, slot].ctypes.data for i in range(2 * shape.layers)] for slot in (0, 1)]
+    addresses = [[slots[i, slot].ctypes.data for i in range(2 * layout.layers)] for slot in (0, 1)]
     wanted = slots[:, 1].copy()
-    _SlotCopier(bundle, Device("cpu", "fp32"), 64)(addresses[1], addresses[0])
+    _SlotCopier(layout, Device("cpu", "fp32"), 64)(addresses[1], addresses[0])
     assert (slots[:, 0] == wanted).all()
     assert (slots[:, 1] == wanted).all()
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 from click.testing import CliRunner
 from served import Server, eventually
@@ -130,7 +131,10 @@ def test_auto_takes_the_cpu_where_cuda_does_not_load_and_says_so(
     """A driver answers, but the session falls back: as where CUDA's libraries are missing."""
     monkeypatch.setattr(device, "why_no_cuda", lambda: None)
     monkeypatch.setattr(device, "load_cuda_libraries", lambda: None)
-    monkeypatch.setattr("servers.model.PROVIDERS", {"cuda": "CPUExecutionProvider", "cpu": "CPUExecutionProvider"})
+    session = onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime, "InferenceSession", lambda *given, providers: session(*given, providers=["CPUExecutionProvider"])
+    )
     model = _load(settings())
     assert (model.device.provider, model.bundle.dtype) == ("cpu", "fp32")
     assert "warning: the model fell back to CPUExecutionProvider" in capsys.readouterr().err
@@ -142,7 +146,7 @@ def test_more_slots_than_memory_is_one_clear_error(cache: Path, monkeypatch: pyt
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("servers.model.Model", no_memory)
+    monkeypatch.setattr("servers.model.load", no_memory)
     with pytest.raises(StartError, match="lower --kv-slots or --max-seq-len"):
         _load(settings(provider="cpu"))
 

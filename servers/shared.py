@@ -1,0 +1,249 @@
+"""Decoders whose graph writes into the cache it is given: loadtest's own graphs, and onnxruntime-genai's.
+
+All slots lie in one pool ``[layers, 2, slots, kv_heads, max_seq_len, head_dim]``. Past and present of a layer are
+bound to the same memory, so a run extends the cache in place: a prefill binds one slot, a decode step the first n.
+No cache is ever copied, except when a slot moves into a freed one.
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from servers.bundle import Bundle
+from servers.device import Device, open_session
+from servers.layouts import Layout
+from servers.model import PREFILL_CHUNK, Model
+
+_BINDINGS = 512  # a fresh binding costs 0.2 ms, a kept one a few KB
+
+
+class SharedModel(Model):
+    """A decoder of the ``slots`` layout: it takes lengths, and chooses the greedy token itself."""
+
+    def __init__(
+        self, bundle: Bundle, session: Any, layout: Layout, device: Device, slots: int, max_seq_len: int, threads: int
+    ) -> None:
+        import onnxruntime
+
+        super().__init__(bundle, session, layout, device, slots, max_seq_len, threads)
+        self._ort = onnxruntime
+        self._cuda = device.provider == "cuda"
+        pool = (layout.layers, 2, slots, layout.kv_heads, max_seq_len, layout.head_dim)
+        if self._cuda:
+            # Zeros, not whatever was there: a masked NaN is still a NaN once it is multiplied by zero.
+            self._pool = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(pool, self._real), "cuda", 0)
+            self._pool_address = self._pool.data_ptr()
+            self._copy = _SlotCopier(layout, device, max_seq_len)
+        else:
+            self._pool = np.zeros(pool, self._real)
+            self._pool_address = self._pool.ctypes.data
+        self._slot_bytes = int(np.prod(pool[3:])) * np.dtype(self._real).itemsize
+
+        self._zeros = np.zeros(slots, np.int64)
+        self._prompt = np.zeros(PREFILL_CHUNK, np.int64)
+        self._prompt_last = np.zeros(1, np.int64)
+        self._prompt_length = np.zeros(1, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._next = np.zeros(slots, np.int64)
+        self._logits = np.zeros((slots, layout.vocab), np.float32)
+        self._bindings: OrderedDict[tuple[int, int, int], _Binding] = OrderedDict()
+        self._last: _Binding | None = None
+
+    def prefill(self, slot: int, tokens: list[int]) -> int:
+        count = len(tokens)
+        length = int(self.lengths[slot]) + count
+        self._prompt[:count] = tokens
+        self._prompt_last[0] = count - 1
+        self._prompt_length[0] = length - 1
+        self._total[...] = length
+        self._run(slot, 1, count)
+        self.lengths[slot] = length
+        token = int(self._next[0])
+        self.tokens[slot] = token
+        return token
+
+    def decode(self, count: int) -> list[int]:
+        lengths = self.lengths[:count]
+        self._total[...] = lengths.max() + 1
+        self._run(0, count, 0)
+        lengths += 1
+        self.tokens[:count] = self._next[:count]
+        next_tokens: list[int] = self._next[:count].tolist()
+        return next_tokens
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        if self._last is not None and self._last.logits is not None:  # they stayed on the device
+            self._logits[: self._last.rows] = self._last.logits.numpy()
+            self._last = None
+        row_logits: NDArray[np.float32] = self._logits[row]
+        return row_logits
+
+    def clear(self, slot: int) -> None:
+        self.lengths[slot] = 0
+
+    def move(self, source: int, target: int) -> None:
+        length = int(self.lengths[source])
+        if self._cuda:
+            self._copy(self._addresses(source), self._addresses(target))
+        else:
+            self._pool[:, :, target, :, :length] = self._pool[:, :, source, :, :length]
+        self.tokens[target] = self.tokens[source]
+        self.lengths[target] = length
+
+    def _addresses(self, slot: int) -> list[int]:
+        """Memory addresses of one slot: key and value of layer 0, of layer 1, and so on."""
+        stride = self.slots * self._slot_bytes
+        return [self._pool_address + i * stride + slot * self._slot_bytes for i in range(2 * self.layout.layers)]
+
+    def _run(self, slot: int, rows: int, chunk: int) -> None:
+        """Run a prefill of ``chunk`` tokens in ``slot``, or (0) a decode step of ``rows`` slots from ``slot`` on."""
+        key = (slot, rows, chunk)
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = self._bind(slot, rows, chunk)
+            if len(self._bindings) > _BINDINGS:
+                self._bindings.popitem(last=False)
+        else:
+            self._bindings.move_to_end(key)
+        for value, host in binding.uploads:
+            value.update_inplace(host)
+        self._session.run_with_iobinding(binding.io)
+        self._last = binding
+
+    def _bind(self, slot: int, rows: int, chunk: int) -> "_Binding":
+        binding = self._bind_cache(slot, rows)
+        if chunk:
+            self._feed(binding, "input_ids", self._prompt[None, :chunk])
+            self._feed(binding, "last_idx", self._prompt_last)
+            self._feed(binding, "seqlens_k", self._prompt_length)
+        else:
+            self._feed(binding, "input_ids", self.tokens[:rows, None])
+            self._feed(binding, "last_idx", self._zeros[:rows])
+            self._feed(binding, "seqlens_k", self.lengths[:rows])
+        _bind_host(binding.io.bind_input, "total_seq", self._total)  # the operator reads it on the host everywhere
+        _bind_host(binding.io.bind_output, "next_token", self._next[:rows])
+        if self._cuda:
+            shape = (rows, self.layout.vocab)
+            binding.logits = self._ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cuda", 0)
+            binding.io.bind_ortvalue_output("logits", binding.logits)
+        else:
+            _bind_host(binding.io.bind_output, "logits", self._logits[:rows])
+        return binding
+
+    def _bind_cache(self, slot: int, rows: int) -> "_Binding":
+        io = self._session.io_binding()
+        cache = [rows, self.layout.kv_heads, self.max_seq_len, self.layout.head_dim]
+        for name, address in zip(self.layout.cache_names, self._addresses(slot), strict=True):
+            for bind, prefix in ((io.bind_input, "past_key_values."), (io.bind_output, "present.")):
+                bind(prefix + name, self.device.provider, 0, self._real, cache, address)
+        return _Binding(io, rows)
+
+    def _feed(self, binding: "_Binding", name: str, host: NDArray[Any]) -> None:
+        """Bind an input to ``host``, whose content at each run counts."""
+        if self._cuda:
+            # Binding a host array copies it once, at that moment; a value on the device can be refilled.
+            value = self._ort.OrtValue.ortvalue_from_numpy(host, "cuda", 0)
+            binding.io.bind_ortvalue_input(name, value)
+            binding.uploads.append((value, host))
+        else:
+            _bind_host(binding.io.bind_input, name, host)
+
+
+class BuilderModel(SharedModel):
+    """A decoder of the ``shared`` layout: it takes a mask instead of lengths, and gives only logits.
+
+    GroupQueryAttention reads no more of the mask than how many ones are in each row and how wide it is.
+    """
+
+    def prefill(self, slot: int, tokens: list[int]) -> int:
+        past, count = int(self.lengths[slot]), len(tokens)
+        self._prompt[:count] = tokens
+        io = self._bind_cache(slot, 1).io
+        positions = np.arange(past, past + count, dtype=np.int64)[None]
+        (token,) = self._step(io, self._prompt[None, :count], np.ones((1, past + count), np.int64), positions)
+        self.lengths[slot] = past + count
+        self.tokens[slot] = token
+        return token
+
+    def decode(self, count: int) -> list[int]:
+        lengths = self.lengths[:count]
+        key = (0, count, 0)
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = self._bind_cache(0, count)
+        mask = (np.arange(lengths.max() + 1) <= lengths[:, None]).astype(np.int64)
+        chosen = self._step(binding.io, self.tokens[:count, None], mask, lengths[:, None].astype(np.int64))
+        lengths += 1
+        self.tokens[:count] = chosen
+        return chosen
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        row_logits: NDArray[np.float32] = self._logits[row]
+        return row_logits
+
+    def _step(
+        self, io: Any, ids: NDArray[np.int64], mask: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> list[int]:
+        feeds = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "num_logits_to_keep": np.array(1, np.int64),
+        }
+        for name, value in feeds.items():
+            if name in self.layout.inputs:
+                io.bind_cpu_input(name, value)
+        io.bind_output("logits", "cpu")
+        self._session.run_with_iobinding(io)
+        rows = len(ids)
+        logits = io.get_outputs()[-1].numpy()
+        self._logits[:rows] = logits[:, -1]
+        chosen: list[int] = self._logits[:rows].argmax(-1).tolist()
+        return chosen
+
+
+class _Binding:
+    """A prepared run: its inputs to refill on the device, and its logits if they stay there."""
+
+    __slots__ = ("io", "logits", "rows", "uploads")
+
+    def __init__(self, io: Any, rows: int) -> None:
+        self.io = io
+        self.rows = rows
+        self.uploads: list[tuple[Any, NDArray[Any]]] = []
+        self.logits: Any = None
+
+
+class _SlotCopier:
+    """Copies one slot to another on the device itself, as the Python API of ONNX Runtime can only through a graph."""
+
+    def __init__(self, layout: Layout, device: Device, max_seq_len: int) -> None:
+        from onnx import TensorProto, helper
+
+        self._provider = device.provider
+        self._real: Any = np.float16 if layout.half else np.float32
+        self._dims = [layout.kv_heads, max_seq_len, layout.head_dim]
+        self._count = 2 * layout.layers
+        kind = TensorProto.FLOAT16 if layout.half else TensorProto.FLOAT
+        graph = helper.make_graph(
+            [helper.make_node("Identity", [f"from{i}"], [f"to{i}"]) for i in range(self._count)],
+            "copy",
+            [helper.make_tensor_value_info(f"from{i}", kind, self._dims) for i in range(self._count)],
+            [helper.make_tensor_value_info(f"to{i}", kind, self._dims) for i in range(self._count)],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        self._session = open_session(model.SerializeToString(), device, 1)
+
+    def __call__(self, sources: list[int], targets: list[int]) -> None:
+        """Copy from each source address to the target address of the same place in the list."""
+        io = self._session.io_binding()
+        for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            io.bind_input(f"from{i}", self._provider, 0, self._real, self._dims, source)
+            io.bind_output(f"to{i}", self._provider, 0, self._real, self._dims, target)
+        self._session.run_with_iobinding(io)
+
+
+def _bind_host(bind: Any, name: str, array: NDArray[Any]) -> None:
+    bind(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
