@@ -1,29 +1,22 @@
 """One worker's slice of one level, from the first connection to the last record."""
 
 import asyncio
-import itertools
 import math
 import time
-from collections import Counter, deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from loadtest import __version__
 from loadtest.endpoints.openai import OpenAI
-from loadtest.endpoints.reading import Reading
 from loadtest.engine.gate import Gate
-from loadtest.engine.journal import Journal
-from loadtest.engine.orders import Done, Prepare, Snapshot, Wiring
+from loadtest.engine.orders import Done, Prepare, Snapshot
+from loadtest.engine.recorder import Recorder
+from loadtest.engine.supply import Supply
 from loadtest.engine.timer import DeadlineTimer
 from loadtest.errors import LoadtestError
 from loadtest.level import WorkerHealth
-from loadtest.plan import Request, due_times, requests, slots
-from loadtest.records import Record, RequestError
-from loadtest.redact import Redactor
+from loadtest.plan import due_times, slots
 from loadtest.schedule import share
 from loadtest.wire.exchange import Exchange, Failure, Transport
-from loadtest.wire.origin import parse
-from loadtest.workload.prompts import writer
 
 _SLICE_NS = 250_000  # of decoding or preparing at a time, between which waiting bytes are read
 _QUIET_NS = 200_000  # no read for so long: nothing is coming just now
@@ -31,13 +24,8 @@ _PATIENCE_NS = 4_000_000  # as long as bytes keep coming, a slice waits for quie
 _GAP_S = 0.001
 _BACKLOG = 1500  # with more exchanges than this to decode it waits no more; with twice as many, all else does
 _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
-_READY_LEAST = 256  # requests made ahead of need
-_READY_BYTES = 64 << 20
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
-_GAPS_KEPT = 4096  # per-token gaps kept in a record
 _LAG_PERIOD_S = 0.01
-_REFUSALS = 10  # this many refusals and nothing else: the target is unusable as it was called
-_PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may not meet
 _CONNECT_PAUSE_S = 0.1
 
 
@@ -50,22 +38,14 @@ class Play:
         self._level = level
         self._worker = order.worker
         self._transport = transport
-        self._journal = Journal(wiring.journal)
         self._tell = tell
-        self._redact = Redactor(wiring.secrets)
-        self._dialect = OpenAI(wiring.endpoint, wiring.model, stream=wiring.stream, owner=wiring.owner)
-        self._head = _head(wiring, self._dialect)
-        self._write = writer(wiring.tokens)
-        self._requests = requests(level, wiring.seed, order.worker, order.workers)
+        dialect = OpenAI(wiring.endpoint, wiring.model, stream=wiring.stream, owner=wiring.owner)
         self._slots = slots(level, order.worker, order.workers)
+        self._supply = Supply(order, dialect, self._slots)
+        self._recorder = Recorder(order, dialect)
         self._due = (
             due_times(level, wiring.seed, order.worker, order.workers) if level.load.kind != "closed" else iter(())
         )
-        self._ready: deque[tuple[Request, bytes]] = deque()
-        self._ready_least = max(_READY_LEAST, 2 * self._slots)
-        self._ready_bytes = 0
-        self._more_requests = True
-        self._left = math.inf if level.requests is None else share(level.requests, order.worker, order.workers)
         self._next_due_ns = 0
         self._t0 = 0
         self._issuing = True
@@ -78,7 +58,6 @@ class Play:
             send=self._send,
             refuse=lambda exchange: self._never_send(exchange, Failure("dropped", f"{cap} requests were in flight")),
         )
-        self._backlog: deque[Exchange] = deque()
         self._working = False
         self._waiting_since = 0  # the next slice
         self._slots_open = 0
@@ -88,10 +67,6 @@ class Play:
         self._last_done = 0
         self._scheduled = 0
         self._finished: asyncio.Future[None] | None = None
-        self._ok = self._failed = self._output_tokens = 0
-        self._refusals: int | None = 0  # as long as there was nothing else
-        self._unusable: str | None = None
-        self._reads = self._coalesced = 0
         self._lags: list[float] = []
         self._opened_before = transport.opened
         self._ports_before = transport.no_free_port
@@ -109,23 +84,9 @@ class Play:
             count = self._slots
         else:
             count = min(_OPEN_AHEAD, math.ceil(level.load.peak_per_s or 0))
-        await self._transport.open(int(min(count, self._left)))
-        while self._wants_more():
-            self._make()
-
-    def _wants_more(self) -> bool:
-        return self._more_requests and len(self._ready) < self._ready_least and self._ready_bytes < _READY_BYTES
-
-    def _make(self) -> None:
-        request = next(self._requests, None)
-        if request is None:
-            self._more_requests = False
-            return
-        prompt = self._write(request.input_tokens, request.rng)
-        body = self._dialect.body(prompt, request.output_tokens)
-        payload = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        self._ready.append((request, payload))
-        self._ready_bytes += len(payload)
+        await self._transport.open(int(min(count, self._supply.left)))
+        while self._supply.wants:
+            self._supply.make()
 
     # -- the level
 
@@ -136,7 +97,7 @@ class Play:
             LoadtestError: the journal cannot be written.
         """
         loop = asyncio.get_running_loop()
-        self._t0 = t0_ns
+        self._t0 = self._recorder.t0_ns = t0_ns
         self._transport.waits.clear()
         self._finished = loop.create_future()
         self._timer = DeadlineTimer(loop, self._open_loop if self._level.load.kind != "closed" else self._closed_start)
@@ -148,7 +109,7 @@ class Play:
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
-        if not self._left:
+        if not self._supply.left:
             self._end_sending()
         elif self._level.load.kind != "closed":
             self._next_arrival()
@@ -167,7 +128,7 @@ class Play:
                 watch.cancel()
             self._gate.close()
             self._timer.close()
-            self._journal.close()
+            self._recorder.close()
         lags = sorted(self._lags) or [0.0]
         waits = sorted(self._transport.waits)
         health = WorkerHealth(
@@ -175,8 +136,8 @@ class Play:
             cpu_share=round(cpu_share, 4),
             loop_lag_p99_ms=round(lags[math.ceil(0.99 * len(lags)) - 1], 3),
             loop_lag_max_ms=round(lags[-1], 3),
-            reads=self._reads,
-            coalesced_reads=self._coalesced,
+            reads=self._recorder.reads,
+            coalesced_reads=self._recorder.coalesced_reads,
             connections_opened=self._transport.opened - self._opened_before,
             error_bar_p50_ms=_quantile_ms(waits, 0.5),
             error_bar_p99_ms=_quantile_ms(waits, 0.99),
@@ -186,9 +147,9 @@ class Play:
             Done(
                 health,
                 self._scheduled,
-                self._ms(self._sending_ended),
-                self._ms(max(self._last_done, self._sending_ended)),
-                self._unusable,
+                self._recorder.ms(self._sending_ended),
+                self._recorder.ms(max(self._last_done, self._sending_ended)),
+                self._recorder.unusable,
             )
         )
 
@@ -229,27 +190,22 @@ class Play:
         """What was due before the sending ended and was not sent in time is a request all the same."""
         failure = Failure("late", "the generator was so late that the sending ended first")
         while 0 < self._next_due_ns <= self._sending_ended:
-            if not self._ready:
-                self._make()
-            request, payload = self._ready.popleft()
-            self._scheduled += 1
-            self._never_send(Exchange(payload, self._next_due_ns, self._ended, self._part, request), failure)
+            self._never_send(self._exchange(self._next_due_ns), failure)
             self._next_arrival()
 
     def _issue(self, intended: int) -> None:
         if not self._issuing:
             return
-        if not self._ready:
-            self._make()
-        request, payload = self._ready.popleft()
-        self._ready_bytes -= len(payload)
-        self._scheduled += 1
-        self._gate.admit(Exchange(payload, intended, self._ended, self._part, request))
-        self._left -= 1
-        if not self._left:
+        self._gate.admit(self._exchange(intended))
+        if not self._supply.left:
             self._end_sending()
-        elif len(self._ready) < self._ready_least // 2:
+        elif self._supply.low:
             self._work_soon()
+
+    def _exchange(self, intended: int) -> Exchange:
+        request, payload = self._supply.take()
+        self._scheduled += 1
+        return Exchange(payload, intended, self._ended, self._part, request)
 
     def _send(self, exchange: Exchange) -> None:
         self._in_flight[exchange] = None
@@ -303,9 +259,7 @@ class Play:
     # -- afterwards: reading, recording, preparing
 
     def _part(self, exchange: Exchange) -> None:
-        if not exchange.queued:
-            exchange.queued = True
-            self._backlog.append(exchange)
+        self._recorder.add(exchange)
         self._work_soon()
 
     def _work_soon(self) -> None:
@@ -316,23 +270,25 @@ class Play:
 
     def _work(self) -> None:
         """Work off the backlog for a moment, best while no bytes come: a server's step sends to all streams at once."""
-        loop, backlog = asyncio.get_running_loop(), self._backlog
+        loop, recorder, supply = asyncio.get_running_loop(), self._recorder, self._supply
         now = perf_counter_ns()
         quiet = now - self._transport.last_read > _QUIET_NS
-        if not quiet and now - self._waiting_since < _PATIENCE_NS and len(backlog) <= _BACKLOG:
+        if not quiet and now - self._waiting_since < _PATIENCE_NS and len(recorder) <= _BACKLOG:
             loop.call_later(_GAP_S, self._work)
             return
         until = now + _SLICE_NS
         try:
             # Requests first: one that had to be made when it is due would be late, and what came in meanwhile with it.
-            while self._issuing and self._wants_more() and perf_counter_ns() < until:
-                self._make()
-            while backlog and (perf_counter_ns() < until or len(backlog) > 2 * _BACKLOG):
-                self._read(backlog.popleft())
+            while self._issuing and supply.wants and perf_counter_ns() < until:
+                supply.make()
+            while len(recorder) and (perf_counter_ns() < until or len(recorder) > 2 * _BACKLOG):
+                recorder.read_next()
         except LoadtestError as error:
             self._fail(error)
             return
-        if backlog or (self._issuing and self._wants_more()):
+        if self._issuing and recorder.unusable is not None:
+            self._end_sending(0.0)
+        if len(recorder) or (self._issuing and supply.wants):
             self._waiting_since = perf_counter_ns()
             loop.call_soon(self._work)  # after the loop has read what has come in
         else:
@@ -351,94 +307,9 @@ class Play:
             self._fail(fault)
 
     def _finish_if_drained(self) -> None:
-        done = not (self._issuing or self._in_flight or self._backlog or len(self._gate))
+        done = not (self._issuing or self._in_flight or len(self._recorder) or len(self._gate))
         if done and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
-
-    def _read(self, exchange: Exchange) -> None:
-        exchange.queued = False
-        reading = exchange.decoder
-        if not isinstance(reading, Reading):
-            exchange.decoder = reading = Reading(self._dialect)
-        if not exchange.done:
-            reading.part(exchange)
-            return
-        reading.finish(exchange)
-        record = self._record(exchange, reading)
-        self._journal.write(record)
-        self._reads += reading.reads
-        stamps = reading.answer.stamps
-        if len(set(stamps)) < len(stamps):
-            self._coalesced += sum(count > 1 for count in Counter(stamps).values())
-        if record.outcome == "ok":
-            self._ok += 1
-            self._refusals = None  # it has worked once: from now on failures are findings
-            self._output_tokens += record.output_tokens or 0
-        else:
-            self._failed += 1
-            self._refused(record.error)
-
-    def _refused(self, error: RequestError | None) -> None:
-        """Give up when the target has refused the first requests for a reason that the next would meet too."""
-        if self._refusals is None or error is None or not lasting(error):
-            self._refusals = None
-            return
-        self._refusals += 1
-        if self._refusals == _REFUSALS:
-            self._unusable = error.message
-            self._end_sending(0.0)
-
-    def _record(self, exchange: Exchange, reading: Reading) -> Record:
-        request = exchange.tag
-        assert isinstance(request, Request)
-        answer, usage = reading.answer, reading.answer.usage
-        stamps = answer.stamps
-        outcome, error = reading.outcome, reading.error
-        if outcome == "cancelled" and not exchange.sent:
-            outcome = "never_sent"
-        output_tokens = usage.output_tokens if usage else None
-        if output_tokens == 0 and answer.texts:
-            output_tokens = None  # a count of nothing beside real text is no count
-        if error is not None:
-            error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
-        intended = (exchange.intended - self._t0) / 1e6
-        return Record(
-            id=request.id,
-            level=self._level.index,
-            worker=self._worker,
-            intended_ms=round(intended, 4),
-            outcome=outcome,
-            in_window=intended >= self._level.warmup_s * 1e3,
-            asked_input_tokens=request.input_tokens,
-            asked_output_tokens=request.output_tokens,
-            sent_ms=self._ms_or_none(exchange.sent),
-            wait_ms=round(exchange.wait_ns / 1e6, 4),
-            connected_ms=self._ms_or_none(exchange.connected),
-            connect_ms=round(exchange.connect_ns / 1e6, 4) if exchange.connect_ns else None,
-            first_byte_ms=self._ms_or_none(reading.first_byte),
-            first_token_ms=self._ms_or_none(stamps[0] if stamps else 0),
-            first_answer_ms=self._ms_or_none(answer.first_answer if stamps else 0),
-            last_token_ms=self._ms_or_none(stamps[-1] if stamps else 0),
-            done_ms=self._ms(exchange.done),
-            error=error,
-            streamed=reading.streamed,
-            input_tokens=usage.input_tokens if usage else None,
-            cached_input_tokens=usage.cached_input_tokens if usage else None,
-            output_tokens=output_tokens,
-            token_source="usage" if output_tokens is not None else None,
-            events=len(stamps),
-            finish_reason=answer.finish_reason,
-            itl_ms=[(b - a + 50) // 100 / 1e4 for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
-            bytes_in=reading.bytes_in,
-            bad_events=answer.bad_events,
-            resent=exchange.resent,
-        )
-
-    def _ms(self, stamp: int) -> float:
-        return (stamp - self._t0 + 50) // 100 / 1e4  # as round(…, 4) does, at a fifth of the cost
-
-    def _ms_or_none(self, stamp: int) -> float | None:
-        return self._ms(stamp) if stamp else None
 
     # -- watching the clock, and ourselves
 
@@ -469,36 +340,9 @@ class Play:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(0.25)
-            self._tell(Snapshot(len(self._in_flight), self._ok, self._failed, self._output_tokens))
-
-
-def lasting(error: RequestError) -> bool:
-    """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
-    status = error.status or 0
-    if error.kind in ("http_status", "redirect"):
-        return 300 <= status < 500 and status not in _PASSING_STATUS
-    return error.kind in ("connect", "tls", "not_a_stream", "json_error")
+            counted = self._recorder
+            self._tell(Snapshot(len(self._in_flight), counted.ok, counted.failed, counted.output_tokens))
 
 
 def _quantile_ms(sorted_ns: list[int], share: float) -> float | None:
     return round(sorted_ns[math.ceil(share * len(sorted_ns)) - 1] / 1e6, 4) if sorted_ns else None
-
-
-def _head(wiring: Wiring, dialect: OpenAI) -> bytes:
-    """The request's head up to Content-Length, the same for every request of a run."""
-    origin = parse(wiring.url)
-    lines = [
-        f"POST {origin.path(dialect.path)} HTTP/1.1",
-        f"Host: {origin.authority}",
-        f"User-Agent: loadtest/{__version__}",
-        f"Accept: {'text/event-stream' if dialect.streams else 'application/json'}",
-        "Accept-Encoding: identity",
-        "Content-Type: application/json",
-    ]
-    own = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
-    for name, value in wiring.headers:
-        if (index := own.get(name.lower())) is not None:
-            lines[index] = f"{name}: {value}"
-        else:
-            lines.append(f"{name}: {value}")
-    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")

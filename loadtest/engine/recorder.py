@@ -1,0 +1,147 @@
+"""What an exchange brought, read and kept: the backlog of ended exchanges, each made into a record of the journal."""
+
+import itertools
+from collections import Counter, deque
+
+from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.reading import Reading
+from loadtest.engine.journal import Journal
+from loadtest.engine.orders import Prepare
+from loadtest.plan import Request
+from loadtest.records import Record, RequestError
+from loadtest.redact import Redactor
+from loadtest.wire.exchange import Exchange
+
+_GAPS_KEPT = 4096  # per-token gaps kept in a record
+_REFUSALS = 10  # this many refusals and nothing else: the target is unusable as it was called
+_PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may not meet
+
+
+class Recorder:
+    """Reads exchanges when asked to, not when they end, and counts what it has read."""
+
+    def __init__(self, order: Prepare, dialect: OpenAI) -> None:
+        self.t0_ns = 0
+        self.ok = self.failed = self.output_tokens = 0
+        self.reads = self.coalesced_reads = 0
+        self.unusable: str | None = None  # why every further request would fail too, in the target's words
+        self._refusals: int | None = 0  # as long as there was nothing else
+        self._level = order.level
+        self._worker = order.worker
+        self._dialect = dialect
+        self._redact = Redactor(order.wiring.secrets)
+        self._journal = Journal(order.wiring.journal)
+        self._backlog: deque[Exchange] = deque()
+
+    def __len__(self) -> int:
+        """How many exchanges wait to be read."""
+        return len(self._backlog)
+
+    def add(self, exchange: Exchange) -> None:
+        """An exchange has something to be read; it may do so several times before it ends."""
+        if not exchange.queued:
+            exchange.queued = True
+            self._backlog.append(exchange)
+
+    def read_next(self) -> None:
+        """Read the one that waits longest; when it has ended it is recorded.
+
+        Raises:
+            ResultError: the journal cannot be written.
+        """
+        exchange = self._backlog.popleft()
+        exchange.queued = False
+        reading = exchange.decoder
+        if not isinstance(reading, Reading):
+            exchange.decoder = reading = Reading(self._dialect)
+        if not exchange.done:
+            reading.part(exchange)
+            return
+        reading.finish(exchange)
+        record = self._record(exchange, reading)
+        self._journal.write(record)
+        self.reads += reading.reads
+        stamps = reading.answer.stamps
+        if len(set(stamps)) < len(stamps):
+            self.coalesced_reads += sum(count > 1 for count in Counter(stamps).values())
+        if record.outcome == "ok":
+            self.ok += 1
+            self._refusals = None  # it has worked once: from now on failures are findings
+            self.output_tokens += record.output_tokens or 0
+        else:
+            self.failed += 1
+            self._refused(record.error)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    def ms(self, stamp: int) -> float:
+        """A stamp in milliseconds from t0, to 0.0001."""
+        return (stamp - self.t0_ns + 50) // 100 / 1e4  # as round(…, 4) does, at a fifth of the cost
+
+    def _ms_or_none(self, stamp: int) -> float | None:
+        return self.ms(stamp) if stamp else None
+
+    def _refused(self, error: RequestError | None) -> None:
+        """Give up when the target has refused the first requests for a reason that the next would meet too."""
+        if self._refusals is None or error is None or not lasting(error):
+            self._refusals = None
+            return
+        self._refusals += 1
+        if self._refusals == _REFUSALS:
+            self.unusable = error.message
+
+    def _record(self, exchange: Exchange, reading: Reading) -> Record:
+        request = exchange.tag
+        assert isinstance(request, Request)
+        answer, usage = reading.answer, reading.answer.usage
+        stamps = answer.stamps
+        outcome, error = reading.outcome, reading.error
+        if outcome == "cancelled" and not exchange.sent:
+            outcome = "never_sent"
+        output_tokens = usage.output_tokens if usage else None
+        if output_tokens == 0 and answer.texts:
+            output_tokens = None  # a count of nothing beside real text is no count
+        if error is not None:
+            error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
+        intended = (exchange.intended - self.t0_ns) / 1e6
+        return Record(
+            id=request.id,
+            level=self._level.index,
+            worker=self._worker,
+            intended_ms=round(intended, 4),
+            outcome=outcome,
+            in_window=intended >= self._level.warmup_s * 1e3,
+            asked_input_tokens=request.input_tokens,
+            asked_output_tokens=request.output_tokens,
+            sent_ms=self._ms_or_none(exchange.sent),
+            wait_ms=round(exchange.wait_ns / 1e6, 4),
+            connected_ms=self._ms_or_none(exchange.connected),
+            connect_ms=round(exchange.connect_ns / 1e6, 4) if exchange.connect_ns else None,
+            first_byte_ms=self._ms_or_none(reading.first_byte),
+            first_token_ms=self._ms_or_none(stamps[0] if stamps else 0),
+            first_answer_ms=self._ms_or_none(answer.first_answer if stamps else 0),
+            last_token_ms=self._ms_or_none(stamps[-1] if stamps else 0),
+            done_ms=self.ms(exchange.done),
+            error=error,
+            streamed=reading.streamed,
+            input_tokens=usage.input_tokens if usage else None,
+            cached_input_tokens=usage.cached_input_tokens if usage else None,
+            output_tokens=output_tokens,
+            token_source="usage" if output_tokens is not None else None,
+            events=len(stamps),
+            finish_reason=answer.finish_reason,
+            itl_ms=[(b - a + 50) // 100 / 1e4 for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
+            bytes_in=reading.bytes_in,
+            bad_events=answer.bad_events,
+            resent=exchange.resent,
+        )
+
+
+def lasting(error: RequestError) -> bool:
+    """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
+    status = error.status or 0
+    if error.kind in ("http_status", "redirect"):
+        return 300 <= status < 500 and status not in _PASSING_STATUS
+    return error.kind in ("connect", "tls", "not_a_stream", "json_error")
