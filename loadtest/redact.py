@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 MARK = "[redacted]"
-_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|sig", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|session|credential|sig", re.IGNORECASE)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
 _URL_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
 

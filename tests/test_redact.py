@@ -11,7 +11,7 @@ def test_a_key_is_taken_out_wherever_it_stands() -> None:
 
 
 def test_headers_that_carry_a_secret_are_known_by_name_and_harmless_ones_are_left() -> None:
-    headers = [("Authorization", f"Bearer {KEY}"), ("X-Api-Key", "abc-123456"), ("X-Team", "blue")]
+    headers = [("Authorization", f"Bearer {KEY}"), ("X-Session", "abc-123456"), ("X-Team", "blue")]
     redact = Redactor(secrets_of(headers, None, ""))
     assert redact(f"Bearer {KEY} abc-123456 blue {KEY}") == f"{MARK} {MARK} blue {MARK}"
 
