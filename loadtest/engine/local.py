@@ -24,6 +24,10 @@ _START_AHEAD_S = 0.02  # the common t0 lies this far ahead, so that every worker
 _LISTEN_S = 0.1
 _FILES_APART = 64  # what a worker has open besides its connections
 _INTERRUPT_GRACE_S = 3.0
+# A worker that plays says something four times a second. One that has been silent for so long hangs, and is ended and
+# counted as lost, so that it cannot hold up the run; sooner once the user has asked twice to stop.
+_SILENT_S = 30.0
+_SILENT_WHEN_STOPPED_S = 5.0
 
 T = TypeVar("T")
 # Shown what the workers have counted, by the second of the level; a reason it returns ends the level.
@@ -157,6 +161,9 @@ class LocalEngine:
         aborted = None
         began = time.monotonic()
         open_pipes = {pipe: number for number, pipe in enumerate(self._pipes[: len(heard)])}
+        last_heard = dict.fromkeys(open_pipes, 0.0)
+        turn = began
+        listened_s = 0.0  # leaves out the time that this process was itself stopped (Ctrl-Z), and its workers with it
         while waiting := [pipe for pipe, number in open_pipes.items() if not enough(heard[number])]:
             for pipe in wait(waiting, _LISTEN_S):
                 assert isinstance(pipe, Connection)
@@ -165,6 +172,7 @@ class LocalEngine:
                 except (EOFError, OSError):
                     del open_pipes[pipe]
                     continue
+                last_heard[pipe] = listened_s
                 if isinstance(message, Failed):
                     raise getattr(loadtest.errors, message.kind, LoadtestError)(message.message)
                 said = heard[open_pipes[pipe]]
@@ -182,6 +190,12 @@ class LocalEngine:
                     self._say(number, Stop(_INTERRUPT_GRACE_S if obeyed == 1 else 0.0))
             elif interrupts.count and not playing:
                 raise KeyboardInterrupt
+            last_turn, turn = turn, time.monotonic()
+            listened_s += min(turn - last_turn, 1.0)
+            longest_s = _SILENT_S if obeyed < 2 else _SILENT_WHEN_STOPPED_S
+            for pipe, number in open_pipes.items() if playing else ():
+                if listened_s - last_heard[pipe] > longest_s and not enough(heard[number]):
+                    self._processes[number].kill()  # its pipe ends with it
         return aborted
 
     def _say(self, number: int, order: object) -> None:

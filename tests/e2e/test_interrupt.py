@@ -146,6 +146,25 @@ def test_a_worker_killed_mid_level_ends_the_run_as_unsound(
     assert out
 
 
+def test_a_generator_process_that_hangs_cannot_hold_up_a_user_who_wants_to_stop(
+    environment: dict[str, str], tmp_path: Path, tiny: str
+) -> None:
+    with start(
+        environment, tmp_path, tiny, "-c", "4", "-d", "60s", "--warmup", "0s", "--output-tokens", "8", "--workers", "2"
+    ) as process:
+        wait_for_records(tmp_path, 20)
+        os.kill(children(process.pid)[0], signal.SIGSTOP)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    level = result(tmp_path)["levels"][0]
+    assert level["status"] == "degraded"
+    assert level["counts"]["ok"] >= 20
+    assert conserved(level)
+
+
 def test_the_bundled_server_does_not_outlive_a_killed_run(environment: dict[str, str], tmp_path: Path) -> None:
     flags = ["--serve-model", "tiny", "-c", "1", "-d", "60s", "--max-batch-size", "2", "--scheduler", "continuous"]
     with start(environment, tmp_path, *flags) as process:
