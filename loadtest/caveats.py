@@ -10,6 +10,9 @@ INPUT_LENGTH = 0.02
 # Above these a gap between events says little of the time between tokens.
 TOKENS_PER_EVENT = 1.5
 COALESCED = 0.10
+# A generator process that once stood still for so much of the window, and for so long, may have missed what went on.
+STOOD_STILL = 0.05
+STOOD_STILL_MS = 250.0
 
 
 def caveats(level: LevelResult) -> list[str]:
@@ -31,6 +34,12 @@ def _client(level: LevelResult) -> list[str]:
         said.append(
             f"{coalesced:.0%} of reads held several events, which then share one arrival: the server sends them "
             "together, or the client reads late (see its error bar)"
+        )
+    lag, measured_s = level.client.loop_lag_ms, level.window.measured_s
+    if lag is not None and measured_s is not None and lag.max > max(STOOD_STILL_MS, STOOD_STILL * measured_s * 1000):
+        said.append(
+            f"a generator process stood still for {lag.max / 1000:,.1f} s at worst (stopped, or starved by other work): "
+            "what came meanwhile was read late, and a closed loop sent nothing; run the level again"
         )
     if level.counts.resent:
         said.append(

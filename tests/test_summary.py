@@ -587,6 +587,12 @@ def test_what_changes_the_meaning_of_a_figure_is_a_warning(given: dict[str, Any]
     assert caveats(figures) == [f"c=2: {says}"]
 
 
+def test_a_generator_that_stood_still_for_a_while_is_told_of() -> None:
+    still = msgspec.structs.replace(run().workers[0], loop_lag_max_ms=4200.0)
+    (warning,) = caveats(summarise(level(), busy(), run(workers=[still])))
+    assert warning.startswith("c=2: a generator process stood still for 4.2 s at worst")
+
+
 def test_reads_of_many_events_are_a_warning_and_a_sound_level_has_none() -> None:
     many = msgspec.structs.replace(run().workers[0], coalesced_reads=20)
     (warning,) = caveats(summarise(level(), busy(), run(workers=[many])))
