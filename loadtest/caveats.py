@@ -38,7 +38,7 @@ def _client(level: LevelResult) -> list[str]:
     lag, measured_s = level.client.loop_lag_ms, level.window.measured_s
     if lag is not None and measured_s is not None and lag.max > max(STOOD_STILL_MS, STOOD_STILL * measured_s * 1000):
         said.append(
-            f"a generator process stood still for {lag.max / 1000:,.1f} s at worst (stopped, or starved by other work): "
+            f"a generator process stood still for {lag.max / 1000:,.1f} s at worst (stopped, or starved): "
             "what came meanwhile was read late, and a closed loop sent nothing; run the level again"
         )
     if level.counts.resent:
