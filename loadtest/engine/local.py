@@ -118,8 +118,10 @@ class LocalEngine:
         Raises:
             LoadtestError: a worker could not go on (the target was out of reach, the journal not writable).
         """
-        # A cap below the number of workers cannot be shared among all of them: the others have nothing to do.
-        count = min(len(self._pipes), wiring.max_in_flight or len(self._pipes))
+        # Fewer slots (or a lower cap) than workers cannot be shared among all of them: the others sit the level out.
+        # Given a share of the requests and none of the slots, one would never end.
+        every = len(self._pipes)
+        count = min(every, level.load.concurrency or every, wiring.max_in_flight or every)
         heard: list[list[object]] = [[] for _ in range(count)]
         for number in range(count):
             self._say(number, Prepare(wiring, level, number, count))

@@ -76,6 +76,17 @@ def test_a_cap_queues_and_the_wait_is_in_the_latency(loadtest: Command, slow: st
     assert level["client"]["valid"] is True, "waiting behind the user's own cap is not the client's lateness"
 
 
+def test_more_workers_than_slots_play_every_request_and_the_level_ends(
+    loadtest: Command, slow: str, tmp_path: Path
+) -> None:
+    done = loadtest("run", slow, "-c", "1", "-n", "6", "--no-stream", "--workers", "3", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    level = the_level(tmp_path)
+    assert Slow.peak == 1
+    assert level["counts"]["ok"] == level["counts"]["scheduled"] == 6
+    assert level["client"]["workers"] == 1
+
+
 def test_a_cap_holds_for_the_whole_run_also_with_more_workers(loadtest: Command, slow: str, tmp_path: Path) -> None:
     flags = ["-r", "50", "-n", "6", "--no-stream", "--max-in-flight", "1", "--workers", "3", "-o", "out"]
     done = loadtest("run", slow, *flags)
