@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from servers import builder, decoder, tokenizer
 from servers.batching import Batching
-from servers.device import Device
 from servers.engine import Engine, Generation, Output
 from servers.model import load
 
@@ -48,8 +47,7 @@ class Ours:
 
     def __init__(self, bundle: builder.Built, threads: int) -> None:
         slots = max(BATCHES)
-        device = Device("cpu", "fp32")
-        self._model = load(bundle, device, slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
+        self._model = load(bundle, "cpu", slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
         self._steps: list[tuple[float, int]] = []
         self._left = 0
         self._done = threading.Event()

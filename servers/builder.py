@@ -27,7 +27,7 @@ PRESETS = {
     "demo": Shape(layers=8, hidden=384, heads=6, kv_heads=2, inter=1024, vocab=8192, max_seq_len=2048),
 }
 SEED = 20_240_229
-_GRAPH, _MANIFEST = "model.onnx", "manifest.json"
+_GRAPH, MANIFEST = "model.onnx", "manifest.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def read(folder: Path) -> Built:
         StartError: no such folder, a file of it is missing or unreadable, or the graph is not the one that was built.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
         shape = Shape(**manifest["shape"])
         bundle = Built(
             name=str(manifest["name"]),
@@ -96,12 +96,12 @@ def read(folder: Path) -> Built:
         reason = error.strerror or str(error)
         raise StartError(
             f"no model in {folder}: {error.filename}: {reason}; give a preset ({', '.join(PRESETS)}) or the "
-            f"folder of a built model ({_GRAPH} and {_MANIFEST})"
+            f"folder of a built model ({_GRAPH} and {MANIFEST})"
         ) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise StartError(f"damaged model in {folder}: {_MANIFEST} is not one that loadtest wrote") from error
+        raise StartError(f"damaged model in {folder}: {MANIFEST} is not one that loadtest wrote") from error
     if bundle.sha256 != manifest.get("sha256"):
-        raise StartError(f"damaged model in {folder}: {_GRAPH} is not the file that {_MANIFEST} describes")
+        raise StartError(f"damaged model in {folder}: {_GRAPH} is not the file that {MANIFEST} describes")
     return bundle
 
 
@@ -122,7 +122,7 @@ def write(folder: Path, name: str, shape: Shape, dtype: Dtype, seed: int = SEED)
         "sha256": hashlib.sha256(graph).hexdigest(),
     }
     (folder / _GRAPH).write_bytes(graph)
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def _build_into(folder: Path, name: str, dtype: Dtype) -> None:

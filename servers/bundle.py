@@ -13,6 +13,7 @@ class Bundle:
 
     ``dtype`` is the precision of the weights, ``max_seq_len`` the longest prompt and answer together in tokens, or None
     where the folder does not say. ``head_dim`` is the size of one key or value, None where the graph itself must say.
+    ``operators`` are the operator types in the graph; empty for loadtest's own, whose layout needs no look at them.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Bundle:
     max_seq_len: int | None
     tokenizer: Tokenizer
     head_dim: int | None = None
+    operators: frozenset[str] = frozenset()
 
 
 def graph_sha256(path: Path) -> str:

@@ -15,7 +15,8 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     "--model",
     default="demo",
     metavar="NAME|DIR",
-    help="tiny, demo (15.7M weights), or the folder of a built model. A preset is built on first use.",
+    help="tiny or demo (15.7M weights), built on first use; or a folder, or an .onnx file, of a model that loadtest, "
+    "onnxruntime-genai, optimum-onnx or transformers.js exported.",
 )
 @click.option(
     "--scheduler",
@@ -55,9 +56,9 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 )
 @click.option(
     "--dtype",
-    type=click.Choice(("auto", "fp32", "fp16")),
+    type=click.Choice(("auto", "fp32", "fp16", "int8")),
     default="auto",
-    help="Precision: fp32 on the CPU, fp16 on CUDA.",
+    help="Precision: fp32 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, help="Port to listen on; 0 takes a free one.")

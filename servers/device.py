@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import io
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -18,37 +17,26 @@ from servers.errors import StartError
 
 Provider = Literal["cpu", "cuda"]
 PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-# GroupQueryAttention exists in float16 only on CUDA; on the CPU float16 is emulated and slower than float32.
-DTYPES: dict[Provider, Dtype] = {"cpu": "fp32", "cuda": "fp16"}
-
-
-@dataclass(frozen=True)
-class Device:
-    """Where and in which precision the model runs."""
-
-    provider: Provider
-    dtype: Dtype
+# Of loadtest's own graphs, the default first. GroupQueryAttention exists in float16 only on CUDA; on the CPU float16
+# is emulated and slower than float32.
+DTYPES: dict[Provider, tuple[Dtype, ...]] = {"cpu": ("fp32",), "cuda": ("fp16",)}
 
 
 class FellBack(StartError):
     """ONNX Runtime took another device than the one it was given."""
 
 
-def choose(provider: str, dtype: str, cuda_missing: str | None) -> Device:
-    """The device for ``--provider`` (auto, cpu, cuda) and ``--dtype`` (auto, fp32, fp16).
+def choose(provider: str, cuda_missing: str | None) -> Provider:
+    """The device for ``--provider`` (auto, cpu, cuda).
 
     ``cuda_missing`` says why CUDA cannot be used, or is None where it can (see ``why_no_cuda``).
 
     Raises:
-        StartError: CUDA was asked for and is not there, or the precision does not exist on the device.
+        StartError: CUDA was asked for and is not there.
     """
     if provider == "cuda" and cuda_missing:
         raise StartError(f"--provider cuda: {cuda_missing}; use --provider cpu, or auto")
-    chosen: Provider = "cuda" if provider == "cuda" or (provider == "auto" and not cuda_missing) else "cpu"
-    wanted = DTYPES[chosen]
-    if dtype not in ("auto", wanted):
-        raise StartError(f"--dtype {dtype}: on {chosen} the model runs in {wanted} only; use --dtype {wanted}")
-    return Device(chosen, wanted)
+    return "cuda" if provider == "cuda" or (provider == "auto" and not cuda_missing) else "cpu"
 
 
 def why_no_cuda() -> str | None:
@@ -92,11 +80,11 @@ def check_session(provider: Provider, session_providers: list[str]) -> None:
         )
 
 
-def open_session(graph: bytes | Path, device: Device, threads: int) -> Any:
-    """An ONNX Runtime session of a graph, in memory or in a file, on ``device``.
+def open_session(graph: bytes | Path, provider: Provider, threads: int) -> Any:
+    """An ONNX Runtime session of a graph, in memory or in a file, on ``provider``.
 
     Raises:
-        FellBack: it does not run on ``device``.
+        FellBack: it does not run there.
         StartError: ONNX Runtime does not load it.
     """
     import onnxruntime
@@ -111,11 +99,11 @@ def open_session(graph: bytes | Path, device: Device, threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     source = graph if isinstance(graph, bytes) else str(graph)
     try:
-        session = onnxruntime.InferenceSession(source, options, providers=[PROVIDERS[device.provider]])
+        session = onnxruntime.InferenceSession(source, options, providers=[PROVIDERS[provider]])
     except Exception as error:  # its exceptions have no base class of their own
         where = "" if isinstance(graph, bytes) else f" {graph}"
         raise StartError(f"onnxruntime {onnxruntime.__version__} cannot load{where}: {error}") from error
-    check_session(device.provider, session.get_providers())
+    check_session(provider, session.get_providers())
     return session
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers.bundle import Bundle
-from servers.device import Device
+from servers.device import Provider
 from servers.layouts import Layout
 from servers.model import Model
 
@@ -38,11 +38,18 @@ class GrowingModel(Model):
     """A decoder of the ``growing`` or the ``merged`` layout. The cache takes what the sequences need, not more."""
 
     def __init__(
-        self, bundle: Bundle, session: Any, layout: Layout, device: Device, slots: int, max_seq_len: int, threads: int
+        self,
+        bundle: Bundle,
+        session: Any,
+        layout: Layout,
+        provider: Provider,
+        slots: int,
+        max_seq_len: int,
+        threads: int,
     ) -> None:
         import onnxruntime
 
-        super().__init__(bundle, session, layout, device, slots, max_seq_len, threads)
+        super().__init__(bundle, session, layout, provider, slots, max_seq_len, threads)
         self._ort = onnxruntime
         self._sequences: list[_Sequence | None] = [None] * slots
         self._logits: NDArray[np.float32] = np.zeros((1, layout.vocab), np.float32)
@@ -132,7 +139,7 @@ class GrowingModel(Model):
             io.bind_ortvalue_input(f"past_key_values.{name}", cache)
         io.bind_output("logits", "cpu")
         for name in names:
-            io.bind_output(f"present.{name}", self.device.provider)
+            io.bind_output(f"present.{name}", self.provider)
         self._session.run_with_iobinding(io)
         logits, *batch.caches = io.get_outputs()
         batch.mask = mask
@@ -141,4 +148,4 @@ class GrowingModel(Model):
         return chosen
 
     def _value(self, array: NDArray[Any]) -> Any:
-        return self._ort.OrtValue.ortvalue_from_numpy(array, self.device.provider, 0)
+        return self._ort.OrtValue.ortvalue_from_numpy(array, self.provider, 0)

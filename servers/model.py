@@ -1,14 +1,14 @@
 """One decoder in memory, whatever its layout: what the engine drives, and how it is loaded."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servers.bundle import Bundle
-from servers.device import Device, open_session
+from servers.device import Provider, open_session
+from servers.errors import StartError
 from servers.layouts import Layout, detect
 
 PREFILL_CHUNK = 128  # most prompt tokens of one run; longer prompts let the others decode in between
@@ -22,11 +22,18 @@ class Model(ABC):
     """
 
     def __init__(
-        self, bundle: Bundle, session: Any, layout: Layout, device: Device, slots: int, max_seq_len: int, threads: int
+        self,
+        bundle: Bundle,
+        session: Any,
+        layout: Layout,
+        provider: Provider,
+        slots: int,
+        max_seq_len: int,
+        threads: int,
     ) -> None:
         self.bundle = bundle
         self.layout = layout
-        self.device = device
+        self.provider = provider
         self.slots = slots
         self.max_seq_len = max_seq_len
         self.threads = threads
@@ -59,8 +66,8 @@ class Model(ABC):
         """Put what ``source`` holds into ``target``, whose own content is lost."""
 
 
-def load(bundle: Bundle, device: Device, *, slots: int, max_seq_len: int, threads: int) -> Model:
-    """The model of ``bundle`` on ``device``, with a cache of ``slots`` sequences of ``max_seq_len`` tokens.
+def load(bundle: Bundle, provider: Provider, *, slots: int, max_seq_len: int, threads: int) -> Model:
+    """The model of ``bundle`` on ``provider``, with a cache of ``slots`` sequences of ``max_seq_len`` tokens.
 
     Raises:
         FellBack: the session does not run on the device that was chosen.
@@ -70,11 +77,11 @@ def load(bundle: Bundle, device: Device, *, slots: int, max_seq_len: int, thread
     from servers.growing import GrowingModel
     from servers.shared import BuilderModel, SharedModel
 
-    session = open_session(bundle.path, device, threads)
+    session = open_session(bundle.path, provider, threads)
     layout = read_layout(bundle, session)
     kinds: dict[str, type[Model]] = {"slots": SharedModel, "shared": BuilderModel}
     kind = kinds.get(layout.kind, GrowingModel)
-    return kind(bundle, session, layout, device, slots, max_seq_len, threads)
+    return kind(bundle, session, layout, provider, slots, max_seq_len, threads)
 
 
 def read_layout(bundle: Bundle, session: Any) -> Layout:
@@ -83,23 +90,13 @@ def read_layout(bundle: Bundle, session: Any) -> Layout:
     Raises:
         StartError: it cannot be served.
     """
-    inputs = session.get_inputs()
-    ours = any(node.name == "seqlens_k" for node in inputs)
-    operators = set() if ours else operator_types(bundle.path)
-    return detect(inputs, session.get_outputs(), operators, bundle.head_dim)
-
-
-def operator_types(path: Path) -> set[str]:
-    """The operator types in a graph and in the branches of its If nodes."""
-    import onnx
-
-    return _operators(onnx.load(path, load_external_data=False).graph)
-
-
-def _operators(graph: Any) -> set[str]:
-    found = {node.op_type for node in graph.node}
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found |= _operators(attribute.g)
-    return found
+    try:
+        layout = detect(session.get_inputs(), session.get_outputs(), bundle.operators, bundle.head_dim)
+    except StartError as error:
+        raise StartError(f"{bundle.path}: {error}") from error
+    if bundle.tokenizer.size > layout.vocab:
+        raise StartError(
+            f"{bundle.path} knows {layout.vocab} tokens, and its tokenizer {bundle.tokenizer.size}: "
+            "they are not of the same model"
+        )
+    return layout

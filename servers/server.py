@@ -13,12 +13,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-from servers import builder, device
+from servers import catalog, device
 from servers.batching import Batching
-from servers.bundle import Bundle
 from servers.errors import StartError
 
 log = logging.getLogger(__name__)
@@ -120,29 +118,22 @@ async def _serve(settings: Settings, model: Any, listener: socket.socket) -> Non
 
 def _load(settings: Settings) -> Any:
     cuda_missing = None if settings.provider == "cpu" else device.why_no_cuda()
-    where = device.choose(settings.provider, settings.dtype, cuda_missing)
+    where = device.choose(settings.provider, cuda_missing)
     try:
         return _load_on(where, settings)
     except device.FellBack as error:
         if settings.provider != "auto":
             raise
         print(f"warning: {error}", file=sys.stderr)
-        return _load_on(device.choose("cpu", settings.dtype, None), settings)
+        return _load_on("cpu", settings)
 
 
-def _load_on(where: device.Device, settings: Settings) -> Any:
+def _load_on(where: device.Provider, settings: Settings) -> Any:
     from servers.model import load
 
-    if where.provider == "cuda":
+    if where == "cuda":
         device.load_cuda_libraries()
-    if settings.model in builder.PRESETS:
-        bundle: Bundle = builder.preset(settings.model, where.dtype)
-    else:
-        bundle = builder.read(Path(settings.model))
-        if bundle.dtype != where.dtype:
-            raise StartError(
-                f"the model in {settings.model} is {bundle.dtype}, and {where.provider} runs {where.dtype} only"
-            )
+    bundle = catalog.find(settings.model, settings.dtype, where)
     longest = bundle.max_seq_len
     max_seq_len = settings.max_seq_len or longest
     if max_seq_len is None:
@@ -170,8 +161,8 @@ def _facts(model: Any) -> dict[str, Any]:
     return {
         "model": model.bundle.name,
         "model_sha256": model.bundle.sha256,
-        "device": model.device.provider,
-        "provider": device.PROVIDERS[model.device.provider],
+        "device": model.provider,
+        "provider": device.PROVIDERS[model.provider],
         "dtype": model.bundle.dtype,
         "layout": model.layout.kind,
         "threads": model.threads,
@@ -190,7 +181,7 @@ def _ready_line(settings: Settings, model: Any, listener: socket.socket) -> str:
     batching = settings.batching
     return (
         f"serving {model.bundle.name} on http://{host}:{listener.getsockname()[1]} "
-        f"({model.device.provider}, {model.bundle.dtype}, {batching.scheduler}, max batch {batching.batch_size})"
+        f"({model.provider}, {model.bundle.dtype}, {batching.scheduler}, max batch {batching.batch_size})"
     )
 
 

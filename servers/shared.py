@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers.bundle import Bundle
-from servers.device import Device, open_session
+from servers.device import Provider, open_session
 from servers.layouts import Layout
 from servers.model import PREFILL_CHUNK, Model
 
@@ -23,19 +23,26 @@ class SharedModel(Model):
     """A decoder of the ``slots`` layout: it takes lengths, and chooses the greedy token itself."""
 
     def __init__(
-        self, bundle: Bundle, session: Any, layout: Layout, device: Device, slots: int, max_seq_len: int, threads: int
+        self,
+        bundle: Bundle,
+        session: Any,
+        layout: Layout,
+        provider: Provider,
+        slots: int,
+        max_seq_len: int,
+        threads: int,
     ) -> None:
         import onnxruntime
 
-        super().__init__(bundle, session, layout, device, slots, max_seq_len, threads)
+        super().__init__(bundle, session, layout, provider, slots, max_seq_len, threads)
         self._ort = onnxruntime
-        self._cuda = device.provider == "cuda"
+        self._cuda = provider == "cuda"
         pool = (layout.layers, 2, slots, layout.kv_heads, max_seq_len, layout.head_dim)
         if self._cuda:
             # Zeros, not whatever was there: a masked NaN is still a NaN once it is multiplied by zero.
             self._pool = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(pool, self._real), "cuda", 0)
             self._pool_address = self._pool.data_ptr()
-            self._copy = _SlotCopier(layout, device, max_seq_len)
+            self._copy = _SlotCopier(layout, provider, max_seq_len)
         else:
             self._pool = np.zeros(pool, self._real)
             self._pool_address = self._pool.ctypes.data
@@ -137,7 +144,7 @@ class SharedModel(Model):
         cache = [rows, self.layout.kv_heads, self.max_seq_len, self.layout.head_dim]
         for name, address in zip(self.layout.cache_names, self._addresses(slot), strict=True):
             for bind, prefix in ((io.bind_input, "past_key_values."), (io.bind_output, "present.")):
-                bind(prefix + name, self.device.provider, 0, self._real, cache, address)
+                bind(prefix + name, self.provider, 0, self._real, cache, address)
         return _Binding(io, rows)
 
     def _feed(self, binding: "_Binding", name: str, host: NDArray[Any]) -> None:
@@ -219,10 +226,10 @@ class _Binding:
 class _SlotCopier:
     """Copies one slot to another on the device itself, as the Python API of ONNX Runtime can only through a graph."""
 
-    def __init__(self, layout: Layout, device: Device, max_seq_len: int) -> None:
+    def __init__(self, layout: Layout, provider: Provider, max_seq_len: int) -> None:
         from onnx import TensorProto, helper
 
-        self._provider = device.provider
+        self._provider = provider
         self._real: Any = np.float16 if layout.half else np.float32
         self._dims = [layout.kv_heads, max_seq_len, layout.head_dim]
         self._count = 2 * layout.layers
@@ -234,7 +241,7 @@ class _SlotCopier:
             [helper.make_tensor_value_info(f"to{i}", kind, self._dims) for i in range(self._count)],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        self._session = open_session(model.SerializeToString(), device, 1)
+        self._session = open_session(model.SerializeToString(), provider, 1)
 
     def __call__(self, sources: list[int], targets: list[int]) -> None:
         """Copy from each source address to the target address of the same place in the list."""

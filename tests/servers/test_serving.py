@@ -136,7 +136,7 @@ def test_auto_takes_the_cpu_where_cuda_does_not_load_and_says_so(
         onnxruntime, "InferenceSession", lambda *given, providers: session(*given, providers=["CPUExecutionProvider"])
     )
     model = _load(settings())
-    assert (model.device.provider, model.bundle.dtype) == ("cpu", "fp32")
+    assert (model.provider, model.bundle.dtype) == ("cpu", "fp32")
     assert "warning: the model fell back to CPUExecutionProvider" in capsys.readouterr().err
     with pytest.raises(StartError, match="fell back"):
         _load(settings(provider="cuda"))
