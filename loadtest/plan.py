@@ -54,14 +54,32 @@ def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
 def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
     """The requests of one worker's slice, in order: numbers ``worker``, ``worker + workers``, … of the level.
 
-    Each is a function of (seed, level, number) alone, so the level's requests are the same for any number of
-    workers. Ends at the level's number of requests, or never.
+    Of a closed loop the slots are dealt out like that and the numbers to the slots, so that a worker with fewer slots
+    has fewer requests and all workers end together. Each request is a function of (seed, level, number) alone, so the
+    level's requests are the same for any number of workers. Ends at the level's number of requests, or never.
     """
-    for number in itertools.count(worker, workers):
+    turn = _turn(level, workers)
+    for number in itertools.count() if worker < turn else ():  # without a slot there is nothing to play
         if level.requests is not None and number >= level.requests:
             return
+        if number % turn % workers != worker:
+            continue
         rng = stream(seed, "request", level.index, number)
         yield Request(number, level.input_tokens.sample(rng), level.output_tokens.sample(rng), rng)
+
+
+def request_count(level: Level, worker: int, workers: int) -> int | None:
+    """How many requests ``requests`` gives to one worker; None if it never ends."""
+    if level.requests is None:
+        return None
+    turn = _turn(level, workers)
+    whole, rest = divmod(level.requests, turn)
+    return whole * share(turn, worker, workers) + share(rest, worker, workers)
+
+
+def _turn(level: Level, workers: int) -> int:
+    """After how many requests it is the first worker's turn again."""
+    return level.load.concurrency or workers
 
 
 def due_times(level: Level, seed: int, worker: int, workers: int) -> Iterator[float]:

@@ -159,6 +159,24 @@ def test_the_due_times_are_the_same_for_any_number_of_workers(workers: int, seed
     assert sorted(at for worker in range(workers) for at in plan.due_times(level(), seed, worker, workers)) == alone
 
 
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 60))
+def test_each_slot_of_a_closed_loop_has_as_many_requests_whoever_plays_it(
+    slots: int, workers: int, requests: int
+) -> None:
+    asked = level(load=Load("closed", concurrency=slots), requests=requests)
+    for worker in range(workers):
+        mine = plan.slots(asked, worker, workers)
+        count = len(list(plan.requests(asked, 1, worker, workers)))
+        assert count == plan.request_count(asked, worker, workers)
+        assert mine * (requests // slots) <= count <= mine * -(-requests // slots)
+
+
+def test_a_worker_without_a_slot_has_no_requests() -> None:
+    asked = level(load=Load("closed", concurrency=1), requests=None, duration_s=10.0)
+    assert list(plan.requests(asked, 1, 1, 2)) == []
+    assert plan.request_count(asked, 1, 2) is None
+
+
 def test_the_slots_of_a_closed_loop_are_shared_out_whole() -> None:
     asked = level(load=Load("closed", concurrency=7))
     assert [plan.slots(asked, worker, 3) for worker in range(3)] == [3, 2, 2]

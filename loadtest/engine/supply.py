@@ -6,8 +6,7 @@ from collections import deque
 from loadtest import __version__
 from loadtest.endpoints.openai import OpenAI
 from loadtest.engine.orders import Prepare, Wiring
-from loadtest.plan import Request, requests
-from loadtest.schedule import share
+from loadtest.plan import Request, request_count, requests
 from loadtest.wire.origin import parse
 from loadtest.workload.prompts import writer
 
@@ -20,7 +19,8 @@ class Supply:
 
     def __init__(self, order: Prepare, dialect: OpenAI, slots: int) -> None:
         wiring, level = order.wiring, order.level
-        self.left = math.inf if level.requests is None else share(level.requests, order.worker, order.workers)
+        count = request_count(level, order.worker, order.workers)
+        self.left = math.inf if count is None else count
         self._requests = requests(level, wiring.seed, order.worker, order.workers)
         self._dialect = dialect
         self._head = _head(wiring, dialect)

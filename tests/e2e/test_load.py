@@ -87,6 +87,13 @@ def test_more_workers_than_slots_play_every_request_and_the_level_ends(
     assert level["client"]["workers"] == 1
 
 
+def test_workers_with_unlike_shares_of_the_slots_end_together(loadtest: Command, slow: str, tmp_path: Path) -> None:
+    done = loadtest("run", slow, "-c", "3", "-n", "12", "--no-stream", "--workers", "2", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    played = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()]
+    assert sorted(record["worker"] for record in played) == [0] * 8 + [1] * 4
+
+
 def test_a_cap_holds_for_the_whole_run_also_with_more_workers(loadtest: Command, slow: str, tmp_path: Path) -> None:
     flags = ["-r", "50", "-n", "6", "--no-stream", "--max-in-flight", "1", "--workers", "3", "-o", "out"]
     done = loadtest("run", slow, *flags)
