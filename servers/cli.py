@@ -58,7 +58,32 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     "--dtype",
     type=click.Choice(("auto", "fp32", "fp16", "int8")),
     default="auto",
-    help="Precision: fp32 or int8 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
+    help="Precision: fp32 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
+)
+@click.option(
+    "--prefill-chunk",
+    type=click.IntRange(1, 65_536),
+    default=128,
+    help="Most prompt tokens that run between two decode steps: less lets answers flow more evenly beside a long "
+    "prompt, more ends the prompt sooner.",
+)
+@click.option(
+    "--prefix-cache",
+    is_flag=True,
+    help="Do not run again the start that a prompt shares with an earlier one. Off, because it changes what a load "
+    "test measures.",
+)
+@click.option(
+    "--queue-limit",
+    type=click.IntRange(min=0),
+    show_default="none",
+    help="Most answers that wait for a place; further requests get 429 and Retry-After.",
+)
+@click.option(
+    "--queue-timeout-ms",
+    type=Number(0, min_open=True),
+    show_default="none",
+    help="Longest wait for a place; then the request gets 503.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8000, help="Port to listen on; 0 takes a free one.")
@@ -69,6 +94,36 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     metavar="SECONDS",
     help="After SIGTERM, how long running requests may take to finish.",
 )
+@click.option(
+    "--api-key",
+    envvar="LOADTEST_SERVE_API_KEY",
+    show_envvar=True,
+    metavar="KEY",
+    help="Answer /v1 and /admin only with this key (Authorization: Bearer KEY). Without a key /admin is for this "
+    "machine only.",
+)
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin use the API ('*': of any). May be given several times.",
+    show_default="none",
+)
+@click.option(
+    "--ignore-unsupported",
+    is_flag=True,
+    help="Leave out what a request asks for and this server cannot do (tools, images…), and name it in the header "
+    "X-Ignored-Fields, instead of refusing it with 400.",
+)
+@click.option(
+    "--sse-keep-alive",
+    type=Number(0.1, 3600),
+    default=15.0,
+    metavar="SECONDS",
+    help="Longest silence in a stream, as on a long prompt; then a comment is sent.",
+)
+@click.option("--access-log", is_flag=True, help="Write a line of JSON on stderr for each request.")
 @click.option("--exit-on-stdin-close", is_flag=True, hidden=True)
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.", show_default=False)
 def serve(
@@ -82,9 +137,18 @@ def serve(
     threads: int | None,
     provider: str,
     dtype: str,
+    prefill_chunk: int,
+    prefix_cache: bool,
+    queue_limit: int | None,
+    queue_timeout_ms: float | None,
     host: str,
     port: int,
     drain_timeout: float,
+    api_key: str | None,
+    cors_origins: tuple[str, ...],
+    ignore_unsupported: bool,
+    sse_keep_alive: float,
+    access_log: bool,
     exit_on_stdin_close: bool,
     verbose: int,
 ) -> None:
@@ -93,7 +157,9 @@ def serve(
     When it can be used it prints one line, "serving NAME on URL (device, precision, batching)". SIGTERM and Ctrl-C
     drain: new requests get 503, running ones finish.
     """
+    from servers.app import Options
     from servers.batching import Batching
+    from servers.engine import Limits
     from servers.errors import StartError
     from servers.server import Settings, run
 
@@ -104,6 +170,21 @@ def serve(
         raise click.UsageError(
             f"--kv-slots {kv_slots} is less than --max-batch-size {max_batch_size}: each running request needs a slot"
         )
+    if api_key is not None and (not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key):
+        raise click.UsageError("--api-key must be printable ASCII without blanks, and not empty")
+    limits = Limits(
+        prefill_chunk=prefill_chunk,
+        queue_timeout_s=None if queue_timeout_ms is None else queue_timeout_ms / 1e3,
+        prefix_cache=prefix_cache,
+    )
+    http = Options(
+        api_key=api_key,
+        queue_limit=queue_limit,
+        ignore_unsupported=ignore_unsupported,
+        cors_origins=cors_origins,
+        keep_alive_s=sse_keep_alive,
+        access_log=access_log,
+    )
     settings = Settings(
         model=model,
         batching=batching,
@@ -116,6 +197,8 @@ def serve(
         port=port,
         drain_timeout_s=drain_timeout,
         exit_on_stdin_close=exit_on_stdin_close,
+        limits=limits,
+        http=http,
     )
     try:
         run(settings)

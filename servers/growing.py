@@ -84,7 +84,8 @@ class GrowingModel(Model):
         row_logits: NDArray[np.float32] = self._logits[row]
         return row_logits
 
-    def clear(self, slot: int) -> None:
+    def clear(self, slot: int, keep: int = 0) -> None:
+        assert not keep, "a row of a batch cannot be cut short"
         self._sequences[slot] = None
         self.lengths[slot] = 0
 

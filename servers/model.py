@@ -11,7 +11,7 @@ from servers.device import Provider, open_session
 from servers.errors import StartError
 from servers.layouts import Layout, detect
 
-PREFILL_CHUNK = 128  # most prompt tokens of one run; longer prompts let the others decode in between
+PREFILL_CHUNK = 128  # prompt tokens of one run, unless told otherwise; longer prompts let the others decode in between
 
 
 class Model(ABC):
@@ -44,7 +44,7 @@ class Model(ABC):
 
     @abstractmethod
     def prefill(self, slot: int, tokens: list[int]) -> int:
-        """Append prompt ``tokens`` (1 to ``PREFILL_CHUNK``) to ``slot``; the greedy token that follows them.
+        """Append prompt ``tokens`` (at least one) to ``slot``; the greedy token that follows them.
 
         The first piece of a prompt is preceded by ``clear(slot)``.
         """
@@ -58,8 +58,8 @@ class Model(ABC):
         """The logits ``[vocab]`` of one row of the last run (row 0 after a prefill)."""
 
     @abstractmethod
-    def clear(self, slot: int) -> None:
-        """Make ``slot`` empty."""
+    def clear(self, slot: int, keep: int = 0) -> None:
+        """Make ``slot`` empty, but for its first ``keep`` tokens (0, where slots have no memory of their own)."""
 
     @abstractmethod
     def move(self, source: int, target: int) -> None:

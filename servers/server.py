@@ -10,14 +10,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from servers import catalog, device
 from servers.batching import Batching
 from servers.errors import StartError
+
+if TYPE_CHECKING:
+    from servers.app import App, Options
+    from servers.engine import Engine, Limits
 
 log = logging.getLogger(__name__)
 _CLOSE_S = 2.0  # for connections to close once their answers are written
@@ -38,6 +42,8 @@ class Settings:
     port: int
     drain_timeout_s: float
     exit_on_stdin_close: bool
+    limits: "Limits"
+    http: "Options"
 
 
 def run(settings: Settings) -> None:
@@ -49,21 +55,19 @@ def run(settings: Settings) -> None:
     warning = device.wheel_conflict()
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
+    _allow_many_connections()
     # The stepping thread takes the GIL back from the event loop between two runs: by default only after 5 ms.
     sys.setswitchinterval(0.5e-3)
     # The port first: it is the cheapest thing to fail.
     listener = _bind(settings.host, settings.port)
-    with listener:
-        model = _load(settings)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, model, listener))
+    with listener, _ended_by_signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, listener))
 
 
-async def _serve(settings: Settings, model: Any, listener: socket.socket) -> None:
+async def _serve(settings: Settings, listener: socket.socket) -> None:
     from aiohttp import web
 
     from servers.app import App
-    from servers.engine import Engine
 
     loop = asyncio.get_running_loop()
     failures: list[Exception] = []
@@ -80,23 +84,26 @@ async def _serve(settings: Settings, model: Any, listener: socket.socket) -> Non
         failures.append(error)
         loop.call_soon_threadsafe(end_now)
 
-    app = App(model.bundle.name, model.max_seq_len, model.slots, _facts(model), model.bundle.tokenizer)
-    engine = Engine(model, settings.batching, app.publish, engine_failed)
-    app.attach(engine)
-    for name in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the process without draining
-            loop.add_signal_handler(name, ask_to_stop)
-    if settings.exit_on_stdin_close:
-        _watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
-
+    app = App(settings.http)
     # handler_cancellation: a client that goes away cancels its handler, which frees its slot.
-    runner = web.AppRunner(app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S)
+    runner = web.AppRunner(
+        app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S, logger=_http_log()
+    )
     await runner.setup()
     try:
         await web.SockSite(runner, listener, backlog=1024).start()
     except OSError as error:
         raise _cannot_listen(settings.host, settings.port, error) from error
-    engine.start()
+    try:
+        model, engine = await _bring_up(settings, app, engine_failed)
+    except BaseException:
+        await runner.cleanup()
+        raise
+    for name in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the process without draining
+            loop.add_signal_handler(name, ask_to_stop)
+    if settings.exit_on_stdin_close:
+        _watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
     print(_ready_line(settings, model, listener), flush=True)
     await stop.wait()
 
@@ -114,6 +121,38 @@ async def _serve(settings: Settings, model: Any, listener: socket.socket) -> Non
     engine.stop()
     if failures:
         raise StartError(f"the engine failed: {failures[0]}") from failures[0]
+
+
+async def _bring_up(settings: Settings, app: "App", failed: Callable[[Exception], None]) -> tuple[Any, "Engine"]:
+    """Load the model beside the event loop, which meanwhile tells clients to come back, and start its engine."""
+    from servers.app import Served
+    from servers.engine import Engine
+    from servers.metrics import Metrics
+    from servers.shared import SharedModel
+
+    model = await asyncio.to_thread(_load, settings)
+    prefix_cache = settings.limits.prefix_cache
+    if prefix_cache and not isinstance(model, SharedModel):
+        raise StartError(
+            f"--prefix-cache: the caches of {model.bundle.name} grow with each step ({model.layout.kind} layout) and "
+            "cannot be shared; leave it out, or export the model with the onnxruntime-genai builder"
+        )
+    metrics = Metrics(model.bundle.name, lambda: engine.running, lambda: engine.waiting, model.slots)
+    engine = Engine(model, settings.batching, app.publish, failed, settings.limits, metrics.ran)
+    engine.start()
+    app.serve(
+        Served(
+            name=model.bundle.name,
+            max_seq_len=model.max_seq_len,
+            kv_slots=model.slots,
+            facts=_facts(model),
+            tokenizer=model.bundle.tokenizer,
+            engine=engine,
+            metrics=metrics,
+            prefix_cache=prefix_cache,
+        )
+    )
+    return model, engine
 
 
 def _load(settings: Settings) -> Any:
@@ -209,6 +248,43 @@ def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
     if error.errno == errno.EADDRINUSE:
         mend = "choose another --port (0 takes any free one)"
     return StartError(f"cannot listen on {host} port {port}: {error.strerror or error}; {mend}")
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While the model loads, Ctrl-C ends the process at once, as SIGTERM does: there is nothing to drain yet."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit on open files to what this user may have: each connection is one."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit; else it stays as it is
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _http_log() -> logging.Logger:
+    """aiohttp's log, in which what is no valid HTTP is one line at -v, and no traceback."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    http = logging.getLogger("servers.http")
+
+    def mend(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        record.exc_info, record.levelno, record.levelname = None, logging.INFO, "INFO"
+        record.msg, record.args = f"{record.getMessage()}: {error.message}", ()
+        return http.isEnabledFor(logging.INFO)
+
+    http.filters[:] = [mend]
+    return http
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

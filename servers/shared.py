@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from servers.bundle import Bundle
 from servers.device import Provider, open_session
 from servers.layouts import Layout
-from servers.model import PREFILL_CHUNK, Model
+from servers.model import Model
 
 _BINDINGS = 512  # a fresh binding costs 0.2 ms, a kept one a few KB
 
@@ -49,7 +49,7 @@ class SharedModel(Model):
         self._slot_bytes = int(np.prod(pool[3:])) * np.dtype(self._real).itemsize
 
         self._zeros = np.zeros(slots, np.int64)
-        self._prompt = np.zeros(PREFILL_CHUNK, np.int64)
+        self._prompt = np.zeros(max_seq_len, np.int64)
         self._prompt_last = np.zeros(1, np.int64)
         self._prompt_length = np.zeros(1, np.int32)
         self._total = np.zeros((), np.int32)
@@ -87,8 +87,8 @@ class SharedModel(Model):
         row_logits: NDArray[np.float32] = self._logits[row]
         return row_logits
 
-    def clear(self, slot: int) -> None:
-        self.lengths[slot] = 0
+    def clear(self, slot: int, keep: int = 0) -> None:
+        self.lengths[slot] = keep
 
     def move(self, source: int, target: int) -> None:
         length = int(self.lengths[source])

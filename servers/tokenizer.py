@@ -133,11 +133,11 @@ class TextStream:
     the answer. ``stopped`` says that one appeared.
     """
 
-    __slots__ = ("_decoder", "_held", "_stops", "stopped")
+    __slots__ = ("_decoder", "_held", "stopped", "stops")
 
     def __init__(self, stops: Sequence[str] = (), tokenizer: Tokenizer = BYTES) -> None:
         self._decoder = tokenizer.decoder()
-        self._stops = stops
+        self.stops = stops
         self._held = ""
         self.stopped = False
 
@@ -154,14 +154,14 @@ class TextStream:
         return text
 
     def _settle(self, piece: str) -> str:
-        if not self._stops:
+        if not self.stops:
             return piece
         text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [at for stop in self.stops if (at := text.find(stop)) >= 0]
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)]
-        keep = max(_overlap(text, stop) for stop in self._stops)
+        keep = max(_overlap(text, stop) for stop in self.stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

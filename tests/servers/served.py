@@ -34,6 +34,17 @@ class Server:
         finally:
             connection.close()
 
+    def raw(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in lower case) and body of one request with ``headers`` (``_`` for ``-``)."""
+        connection = HTTPConnection(self.host, self.port, timeout=30)
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            connection.request(method, path, data, {name.replace("_", "-"): value for name, value in headers.items()})
+            response = connection.getresponse()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
     def load(self) -> tuple[int, int]:
         """How many requests run and wait."""
         health = self.ask("GET", "/health")[1]

@@ -167,13 +167,13 @@ def test_unknown_paths_and_methods_are_errors_in_json(method: str, path: str, st
 
 def test_refusals_are_errors_in_json(server: Server) -> None:
     assert server.ask("POST", "/v1/completions", b"{")[0] == 400
-    assert server.ask("POST", "/v1/completions", {**COMPLETION, "n": 2})[0] == 400
+    assert server.ask("POST", "/v1/completions", {**COMPLETION, "echo": True})[0] == 400
     status, body = server.ask("POST", "/v1/chat/completions", {**CHAT, "model": "gpt-4"})
     assert (status, body["error"]["code"]) == (404, "model_not_found")
     status, body = server.ask("POST", "/v1/completions", {**COMPLETION, "prompt": "x" * 600})
     assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
     status, body = server.ask("POST", "/v1/completions", b" " * (17 * 2**20))
-    assert (status, body["error"]["code"]) == (413, "request_entity_too_large")
+    assert (status, body["error"]["message"]) == (413, "the body is larger than 16 MiB")
 
 
 def test_a_client_that_goes_away_frees_its_slot(server: Server) -> None:
@@ -255,8 +255,72 @@ def test_the_official_client_streams(server: Server) -> None:
         assert whole.usage is not None
         with pytest.raises(openai.NotFoundError, match="gpt-4"):
             client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "x"}])
-        with pytest.raises(openai.BadRequestError, match="n is not supported"):
-            client.completions.create(model="tiny", prompt="hello", n=2)
+        with pytest.raises(openai.BadRequestError, match="echo is not supported"):
+            client.completions.create(model="tiny", prompt="hello", echo=True)
+
+
+def test_several_answers_to_one_request(server: Server) -> None:
+    choices = complete(server, n=3, temperature=1.0, seed=5, max_tokens=30)["choices"]
+    texts = [choice["text"] for choice in choices]
+    assert [choice["index"] for choice in choices] == [0, 1, 2]
+    assert len(set(texts)) == 3
+    assert texts[0] == text(server, temperature=1.0, seed=5, max_tokens=30)
+    assert complete(server, n=3, temperature=1.0, seed=5, max_tokens=30)["choices"] == choices
+    body = {**CHAT, "n": 2, "temperature": 1.0, "seed": 5, "stream_options": {"include_usage": True}}
+    whole = server.ask("POST", "/v1/chat/completions", {**CHAT, "n": 2, "temperature": 1.0, "seed": 5})[1]
+    *events, usage, done = server.stream("/v1/chat/completions", body)
+    for choice in whole["choices"]:
+        own = [event["choices"][0] for event in events if event["choices"][0]["index"] == choice["index"]]
+        assert own[0]["delta"]["role"] == "assistant"
+        assert "".join(piece["delta"].get("content", "") for piece in own) == choice["message"]["content"]
+        assert [piece["finish_reason"] for piece in own if piece["finish_reason"]] == ["length"]
+    assert usage["usage"] == whole["usage"]
+    assert usage["usage"]["completion_tokens"] == 24
+    assert done == "[DONE]"
+
+
+def test_several_prompts_in_one_request(server: Server) -> None:
+    prompts = ["hello", "good bye", "x" * 200]
+    choices = complete(server, prompt=prompts)["choices"]
+    assert [choice["text"] for choice in choices] == [text(server, prompt=prompt) for prompt in prompts]
+
+
+def test_log_probabilities_of_a_completion(server: Server) -> None:
+    answer = complete(server, logprobs=2, max_tokens=5)["choices"][0]
+    thought = answer["logprobs"]
+    assert "".join(thought["tokens"]) == answer["text"]
+    assert thought["text_offset"] == [0, 1, 2, 3, 4]
+    for token, logprob, top in zip(thought["tokens"], thought["token_logprobs"], thought["top_logprobs"], strict=True):
+        assert len(top) == 2
+        assert logprob == top[token] == max(top.values()) < 0  # greedy takes the best
+
+
+def test_log_probabilities_of_a_chat_are_the_same_streamed(server: Server) -> None:
+    body = {**CHAT, "logprobs": True, "top_logprobs": 3}
+    whole = server.ask("POST", "/v1/chat/completions", body)[1]["choices"][0]
+    content = whole["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in content) == whole["message"]["content"]
+    assert all(
+        len(entry["top_logprobs"]) == 3 and bytes(entry["bytes"]).decode() == entry["token"] for entry in content
+    )
+    events = [event["choices"][0] for event in server.stream("/v1/chat/completions", body)[:-1]]
+    streamed = [entry for event in events if event["logprobs"] for entry in event["logprobs"]["content"]]
+    assert streamed == content
+
+
+def test_nothing_ends_an_answer_before_its_least_length(server: Server) -> None:
+    whole = text(server, max_tokens=30)
+    stop = whole[4]
+    assert text(server, max_tokens=30, stop=stop, min_tokens=10)[:10] == whole[:10]
+    for seed in range(20):
+        answer = complete(server, ignore_eos=False, temperature=2.0, seed=seed, max_tokens=60, min_tokens=50)
+        assert answer["usage"]["completion_tokens"] >= 50
+
+
+def test_the_narrowest_choice_is_the_greedy_one(server: Server) -> None:
+    greedy = text(server, max_tokens=20)
+    for narrow in ({"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-9}):
+        assert text(server, max_tokens=20, temperature=2.0, seed=1, **narrow) == greedy
 
 
 def test_requests_share_a_kept_alive_connection(server: Server) -> None:

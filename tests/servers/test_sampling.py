@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from servers.sampling import Sampler, greedy
+from servers.sampling import Sampler, greedy, scores
 from servers.tokenizer import BYTES, EOS, GENERATED
 
 VOCAB = 512
@@ -52,3 +52,41 @@ def test_top_p_keeps_the_fewest_most_likely_ids() -> None:
 def test_extreme_temperatures_and_logits_stay_finite(temperature: float) -> None:
     logits = np.where(np.arange(VOCAB) == 65, 1e4, -1e4).astype(np.float32)
     assert Sampler(temperature, seed=1).choose(logits, WITHOUT_EOS) == 65
+
+
+def test_top_k_and_min_p_keep_the_most_likely_ids() -> None:
+    logits = np.full(VOCAB, -30, np.float32)
+    logits[[65, 66, 67]] = np.log([0.5, 0.3, 0.2])
+    narrow: dict[str, tuple[dict[str, float], set[int]]] = {
+        "top_k": ({"top_k": 2}, {65, 66}),
+        "min_p": ({"min_p": 0.5}, {65, 66}),
+        "both": ({"top_k": 2, "min_p": 0.7}, {65}),
+        "top_k before top_p": ({"top_k": 2, "top_p": 0.6}, {65}),
+    }
+    for options, kept in narrow.values():
+        sampler = Sampler(1.0, seed=2, **options)  # type: ignore[arg-type]
+        assert {sampler.choose(logits, WITH_EOS) for _ in range(200)} == kept
+
+
+def test_answers_to_one_request_differ_and_the_first_is_as_alone() -> None:
+    draws = [
+        [sampler.choose(LOGITS, WITH_EOS) for _ in range(20)]
+        for sampler in (
+            Sampler(1.0, seed=7),
+            Sampler(1.0, seed=7, choice=0),
+            Sampler(1.0, seed=7, choice=1),
+            Sampler(1.0, seed=7, choice=2),
+        )
+    ]
+    assert draws[0] == draws[1]
+    assert len({tuple(drawn) for drawn in draws}) == 3
+
+
+def test_scores_are_the_models_log_probabilities_best_first() -> None:
+    token, logprob, top = scores(LOGITS, 65, 4)
+    exact = LOGITS.astype(float) - np.log(np.exp(LOGITS.astype(float)).sum())
+    assert token == 65
+    assert logprob == pytest.approx(exact[65])
+    assert [i for i, _ in top] == np.argsort(-exact)[:4].tolist()
+    assert [value for _, value in top] == pytest.approx(sorted(exact)[-1:-5:-1])
+    assert scores(LOGITS, 65, 0).top == ()

@@ -17,8 +17,10 @@ from click.testing import CliRunner
 from served import Server, eventually
 
 from servers import builder, device
+from servers.app import Options
 from servers.batching import Batching
 from servers.cli import serve
+from servers.engine import Limits
 from servers.errors import StartError
 from servers.server import Settings, _load
 
@@ -121,6 +123,7 @@ def settings(**changes: Any) -> Settings:
     options = {
         "model": "tiny", "batching": Batching(), "kv_slots": 2, "max_seq_len": None, "threads": 1, "provider": "auto",
         "dtype": "auto", "host": "127.0.0.1", "port": 0, "drain_timeout_s": 1, "exit_on_stdin_close": False,
+        "limits": Limits(), "http": Options(),
     }  # fmt: skip
     return Settings(**{**options, **changes})
 
@@ -169,7 +172,7 @@ def test_a_model_of_another_precision_is_refused(tmp_path: Path) -> None:
     builder.write(tmp_path, "half", builder.PRESETS["tiny"], "fp16")
     code, error = refuse("--model", str(tmp_path), "--provider", "cpu")
     assert code == 3
-    assert "is fp16, and cpu runs fp32 or int8 only" in error
+    assert "is fp16, and cpu runs fp32 only" in error
 
 
 def test_a_context_beyond_the_models_is_refused(cache: Path) -> None:

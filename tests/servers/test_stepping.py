@@ -5,13 +5,14 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
 from served import eventually
 
 from servers.batching import Batching
-from servers.engine import Engine, Generation, Output
+from servers.engine import Engine, Generation, Limits, Output
 from servers.model import PREFILL_CHUNK
 from servers.tokenizer import EOS
 
@@ -33,7 +34,7 @@ class Letters:
         self.broken: Exception | None = None
 
     def prefill(self, slot: int, tokens: list[int]) -> int:
-        assert 1 <= len(tokens) <= PREFILL_CHUNK
+        assert tokens
         self._step("prefill", len(tokens))
         self.held[slot] += tokens
         self.tokens[slot] = self._following(self.held[slot][-1])
@@ -53,8 +54,8 @@ class Letters:
         logits[EOS] = 2
         return logits
 
-    def clear(self, slot: int) -> None:
-        self.held[slot] = []
+    def clear(self, slot: int, keep: int = 0) -> None:
+        self.held[slot] = self.held[slot][:keep]
 
     def move(self, source: int, target: int) -> None:
         self.held[target] = self.held[source].copy()
@@ -75,12 +76,22 @@ class Letters:
 class Driven:
     """An engine and what it published."""
 
-    def __init__(self, batching: Batching, slots: int = 4, *, stepwise: bool = False) -> None:
+    def __init__(
+        self,
+        batching: Batching,
+        slots: int = 4,
+        *,
+        stepwise: bool = False,
+        limits: Limits | None = None,
+        **options: Any,
+    ) -> None:
         self.model = Letters(slots, stepwise=stepwise)
         self.outputs: queue.Queue[Output] = queue.Queue()
         self.answers: dict[Generation, str] = {}
         self.failure: Future[Exception] = Future()
-        self.engine = Engine(self.model, batching, self._published, self.failure.set_result)
+        self.engine = Engine(
+            self.model, batching, self._published, self.failure.set_result, limits or Limits(), **options
+        )
         self.engine.start()
 
     def _published(self, outputs: list[Output]) -> None:
@@ -303,3 +314,118 @@ def test_a_failing_model_leaves_no_client_waiting(drive: Callable[..., Driven]) 
     assert driven.failure.result(WAIT_S) is driven.model.broken
     driven.submit("c", 1)
     assert driven.finished().finish == "error"
+
+
+def prefills_between_decodes(driven: Driven) -> list[list[int]]:
+    """Sizes of the prompt runs between each two decode steps."""
+    groups: list[list[int]] = [[]]
+    for kind, size in driven.model.runs:
+        if kind == "decode":
+            groups.append([])
+        else:
+            groups[-1].append(size)
+    return groups
+
+
+def test_those_who_decode_never_wait_for_more_than_a_chunk_of_prompts(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 4), stepwise=True, limits=Limits(prefill_chunk=64))
+    first = driven.submit("a", 1000)
+    driven.step(2)
+    driven.next()
+    others = [driven.submit("#" * size + "a", 1) for size in (149, 39, 19, 9)]
+    driven.step(100)
+    while len(driven.answers.keys() & set(others)) < len(others):
+        driven.next()
+    driven.engine.cancel(first)
+    groups = [group for group in prefills_between_decodes(driven) if group]
+    assert groups == [[1], [64], [64], [22, 40], [20, 10]]
+    assert all(driven.answers[other] == "b" for other in others)
+
+
+def test_who_came_first_starts_first(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 2), stepwise=True)
+    generations = [driven.submit("#" * (200 - 30 * i) + "a", 1 + i % 3) for i in range(6)]
+    driven.step(1000)
+    for _ in generations:
+        driven.finished()
+    started = [generation.started_s for generation in generations]
+    assert started == sorted(started)  # type: ignore[type-var]
+
+
+def test_who_waits_too_long_is_told_so_and_the_others_are_not(drive: Callable[..., Driven]) -> None:
+    now = [0.0]
+    limits = Limits(queue_timeout_s=5)
+    driven = drive(Batching("none", 1), stepwise=True, limits=limits, clock=lambda: now[0])
+    first, second = driven.submit("a", 3), driven.submit("m", 1)
+    driven.step()
+    driven.next()
+    now[0] = 4.0
+    third = driven.submit("x", 1)
+    now[0] = 5.0
+    driven.step(100)
+    ends = {end.generation: end.finish for end in (driven.finished() for _ in range(3))}
+    assert ends == {first: "length", second: "expired", third: "length"}
+    assert second.started_s is None
+    assert driven.answers[third] == "y"
+
+
+def test_a_wait_ends_though_nothing_else_happens(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("dynamic", 4, 60_000), limits=Limits(queue_timeout_s=0.01))
+    driven.submit("a", 3)
+    assert driven.finished().finish == "expired"
+    assert driven.engine.waiting == 0
+
+
+def test_eos_and_stop_strings_are_not_heeded_before_the_least_length(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 2))
+    early = driven.submit("-", 10, min_tokens=3)
+    assert driven.finished().finish == "length"
+    assert driven.answers[early] == ".!\"#$%&'()"
+    stopped = driven.submit("a", 20, min_tokens=4, stops=("c", "h"))
+    assert driven.finished().finish == "stop"
+    assert driven.answers[stopped] == "bcdefg"
+
+
+def test_a_shared_start_is_run_once(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 4), limits=Limits(prefix_cache=True))
+    begin = "once upon a time there was "
+    first = driven.submit(begin + "a", 3)
+    driven.finished()
+    second = driven.submit(begin + "k", 3)  # the same slot
+    driven.finished()
+    third = driven.submit("something else, at least as long as the other", 1000)
+    driven.next()
+    fourth = driven.submit(begin + "q", 3)  # from the slot to which the first was saved
+    driven.engine.cancel(third)
+    while (output := driven.next()).generation is not fourth or not output.finish:
+        pass
+    assert [g.cached for g in (first, second, third, fourth)] == [0, len(begin), 0, len(begin)]
+    assert [driven.answers[g] for g in (first, second, fourth)] == ["bcd", "lmn", "rst"]
+
+
+def test_a_conversation_goes_on_where_it_was(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 4), limits=Limits(prefix_cache=True))
+    prompt = "a conversation that begins a"
+    driven.submit(prompt, 6)
+    driven.finished()
+    following = driven.submit(prompt + "bcdefg" + "and so on: m", 2)
+    driven.finished()
+    assert driven.answers[following] == "no"
+    assert following.cached == len(prompt) + 5  # the last token of an answer was never fed
+
+
+def test_without_a_prefix_cache_every_prompt_is_run_whole(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 4))
+    for _ in range(2):
+        generation = driven.submit("the same prompt twice", 1)
+        driven.finished()
+        assert generation.cached == 0
+    assert driven.model.runs == [("prefill", 21)] * 2
+
+
+def test_times_are_in_order(drive: Callable[..., Driven]) -> None:
+    driven = drive(Batching("continuous", 2))
+    generation = driven.submit("a", 3)
+    driven.finished()
+    times = [generation.submitted_s, generation.started_s, generation.first_token_s, generation.ended_s]
+    assert times == sorted(times)  # type: ignore[type-var]
