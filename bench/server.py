@@ -7,7 +7,8 @@ tokens/s of one 128-token prompt, against CTranslate2 with the same shape, weigh
 turns within one run, by the 20th percentile of the steps' times. Then the server by itself (64 prompt tokens, 16 to
 48 answer tokens, at most 16 at a time): how much of the engine's own throughput reaches 24 HTTP clients; and with 16
 clients what continuous batching gains over no batching, and its 99th percentile of TTFT against the best of the other
-policies. ``--quick`` (under 50 s) has the same rows from fewer repetitions.
+policies. Last the first rows again in int8, at three batch sizes. ``--quick`` (about a minute) has the same rows from
+fewer repetitions.
 
 Exit code 0 only if every ratio reaches its goal less 15 %, the noise of a shared machine.
 """
@@ -36,7 +37,9 @@ PROMPT, PREFILL_PROMPT, SERVED_PROMPT = 32, 128, 64  # tokens
 STEPS = 20  # decode steps of one measurement
 BATCHES = (1, 4, 8, 16, 32)
 DECODE_GOALS = {1: 1.0, 4: 1.0, 8: 1.0, 16: 1.3, 32: 1.3}
-PREFILL_GOAL = 1.0
+INT8_DECODE_GOAL = 1.0
+INT8_BATCHES = (1, 8, 32)
+PREFILL_GOAL, INT8_PREFILL_GOAL = 1.0, 0.7
 SERVED_GOAL, BATCHING_GOAL = 0.9, 2.0
 NOISE = 0.85
 MAX_BATCH = 16
@@ -115,14 +118,15 @@ class Ours:
 
 
 class CTranslate2:
-    """The peer, given the same weights."""
+    """The peer, given the same weights; in int8 it quantises them itself as it loads them."""
 
     def __init__(self, bundle: builder.Built, threads: int, folder: str) -> None:
         import ctranslate2
 
         _write_ctranslate2(bundle.shape, folder)
+        compute_type = {"fp32": "float32", "int8": "int8"}[bundle.dtype]
         self._generator = ctranslate2.Generator(
-            folder, device="cpu", compute_type="float32", intra_threads=threads, inter_threads=1
+            folder, device="cpu", compute_type=compute_type, intra_threads=threads, inter_threads=1
         )
 
     def decode(self, batch: int) -> list[float]:
@@ -313,17 +317,19 @@ def _row(name: str, ours: float, other: float | None, goal: float, *, lower_is_b
 
 def _against_ctranslate2(ours: Ours, bundle: builder.Built, threads: int, quick: bool) -> list[dict[str, Any]]:
     rows = []
+    kind = "" if bundle.dtype == "fp32" else f"{bundle.dtype} "
     with tempfile.TemporaryDirectory() as folder:
         peer: CTranslate2 | None = None
         try:
             peer = CTranslate2(bundle, threads, folder)
         except ImportError as error:
             print(f"ctranslate2 is absent: {error}", file=sys.stderr)
-        if peer and ours.answer(8) != peer.answer(8):
+        if peer and bundle.dtype == "fp32" and ours.answer(8) != peer.answer(8):
             raise RuntimeError(
                 "CTranslate2 answers otherwise from the same weights: the comparison is not like for like"
             )
-        for batch in BATCHES:
+        goals = DECODE_GOALS if bundle.dtype == "fp32" else dict.fromkeys(INT8_BATCHES, INT8_DECODE_GOAL)
+        for batch, goal in goals.items():
             steps: list[float] = []
             peer_steps: list[float] = []
             for _ in range((6 if batch <= 8 else 4) if quick else 12):
@@ -331,11 +337,12 @@ def _against_ctranslate2(ours: Ours, bundle: builder.Built, threads: int, quick:
                 peer_steps += peer.decode(batch) if peer else []
             rate = batch / _undisturbed(steps)
             peer_rate = batch / _undisturbed(peer_steps) if peer_steps else None
-            rows.append(_row(f"decode tokens/s, batch {batch}", rate, peer_rate, DECODE_GOALS[batch]))
+            rows.append(_row(f"{kind}decode tokens/s, batch {batch}", rate, peer_rate, goal))
         pairs = [(ours.prefill(), peer.prefill() if peer else None) for _ in range(15 if quick else 35)]
         rate = PREFILL_PROMPT / _undisturbed([own for own, _ in pairs])
         peer_rate = PREFILL_PROMPT / _undisturbed([other for _, other in pairs if other]) if peer else None
-        rows.append(_row(f"prefill tokens/s, {PREFILL_PROMPT} tokens", rate, peer_rate, PREFILL_GOAL))
+        goal = PREFILL_GOAL if bundle.dtype == "fp32" else INT8_PREFILL_GOAL
+        rows.append(_row(f"{kind}prefill tokens/s, {PREFILL_PROMPT} tokens", rate, peer_rate, goal))
     return rows
 
 
@@ -372,17 +379,23 @@ def _over_http(ours: Ours, threads: int, seconds: float) -> list[dict[str, Any]]
 def main() -> int:
     """Run all rows; 0 if each is ok."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, under 50 s")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, about a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     parser.add_argument("--threads", type=int, default=1, help="threads of both engines (default 1)")
     options = parser.parse_args()
     bundle = builder.preset("demo", "fp32")
-    print(f"demo, {bundle.shape.parameters / 1e6:.1f}M weights, fp32, {options.threads} thread(s)")
+    print(f"demo, {bundle.shape.parameters / 1e6:.1f}M weights, fp32 unless said, {options.threads} thread(s)")
     print(f"{'':44} {'ours':>10} {'other':>10} {'ratio':>7}")
     ours = Ours(bundle, options.threads)
     try:
         rows = _against_ctranslate2(ours, bundle, options.threads, options.quick)
         rows += _over_http(ours, options.threads, 1.7 if options.quick else 8.0)
+    finally:
+        ours.close()
+    int8 = builder.preset("demo", "int8")
+    ours = Ours(int8, options.threads)
+    try:
+        rows += _against_ctranslate2(ours, int8, options.threads, options.quick)
     finally:
         ours.close()
     if options.json:

@@ -103,7 +103,7 @@ def main() -> None:
 @_option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches.")
 @_option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder.")
 @_option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs.")
-@_option("--dtype", metavar="auto|fp32|fp16", help="Bundled server: precision.")
+@_option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision.")
 @_option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime.")
 @click.option(
     "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"

@@ -58,7 +58,7 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     "--dtype",
     type=click.Choice(("auto", "fp32", "fp16", "int8")),
     default="auto",
-    help="Precision: fp32 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
+    help="Precision: fp32 or int8 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
 )
 @click.option(
     "--prefill-chunk",

@@ -19,7 +19,7 @@ Provider = Literal["cpu", "cuda"]
 PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # Of loadtest's own graphs, the default first. GroupQueryAttention exists in float16 only on CUDA; on the CPU float16
 # is emulated and slower than float32.
-DTYPES: dict[Provider, tuple[Dtype, ...]] = {"cpu": ("fp32",), "cuda": ("fp16",)}
+DTYPES: dict[Provider, tuple[Dtype, ...]] = {"cpu": ("fp32", "int8"), "cuda": ("fp16",)}
 
 
 class FellBack(StartError):

@@ -11,7 +11,7 @@ from loadtest.workload.lengths import Length
 Endpoint = Literal["chat", "completions"]
 WhenFull = Literal["queue", "drop"]
 Provider = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["auto", "fp32", "fp16"]
+Dtype = Literal["auto", "fp32", "fp16", "int8"]
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from servers import decoder
 def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) -> NDArray[np.float64]:
     """Logits after the last of ``ids``, recomputed from the start, without the mask of the bundled models."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
-    cosines, sines = (table[: len(ids), None] for table in decoder.rotary_tables(shape))
+    cosines, sines = (table[: len(ids), None] for table in decoder.rotary_tables(shape, weights.get("rope_factors")))
 
     def norm(x: NDArray[np.float64], gain: NDArray[np.float64]) -> NDArray[np.float64]:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + shape.norm_epsilon) * gain
@@ -34,4 +34,4 @@ def reference(shape: decoder.Shape, weights: decoder.Weights, ids: list[int]) ->
         x = x + np.einsum("hst,thd->shd", scores, v).reshape(count, queries) @ w[f"{i}.output"]
         gate, up = np.split(norm(x, w[f"{i}.mlp_norm"]) @ w[f"{i}.gate_up"], 2, axis=-1)
         x = x + (gate / (1 + np.exp(-gate)) * up) @ w[f"{i}.down"]
-    return norm(x[-1], w["norm"]) @ w["embedding"].T
+    return norm(x[-1], w["norm"]) @ w.get("head", w["embedding"]).T

@@ -13,7 +13,7 @@ from servers.shared import _SlotCopier
 from servers.tokenizer import EOS, GENERATED
 
 # Of logits, whose standard deviation is about 1.5.
-TOLERANCES: dict[decoder.Dtype, float] = {"fp32": 3e-5, "fp16": 0.1}
+TOLERANCES: dict[decoder.Dtype, float] = {"fp32": 3e-5, "fp16": 0.1, "int8": 0.7}
 # Small, so that the reference is quick: NumPy's float64 products are then too small for threads of their own.
 SHAPE = decoder.Shape(layers=2, hidden=64, heads=4, kv_heads=2, inter=96, vocab=320, max_seq_len=256)
 NO_CUDA = why_no_cuda()
@@ -21,6 +21,7 @@ NO_CUDA = why_no_cuda()
 DEVICES: list[Any] = [
     ("cpu", "fp32"),
     ("cpu", "fp16"),
+    ("cpu", "int8"),
     pytest.param(("cuda", "fp16"), marks=pytest.mark.skipif(NO_CUDA is not None, reason=str(NO_CUDA))),
 ]
 
@@ -119,7 +120,7 @@ def test_answers_vary_and_seldom_end_by_themselves(bundle: builder.Built) -> Non
     assert ended <= 4
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_the_graph_is_valid(dtype: decoder.Dtype) -> None:
     import onnx
 

@@ -172,7 +172,7 @@ def test_a_model_of_another_precision_is_refused(tmp_path: Path) -> None:
     builder.write(tmp_path, "half", builder.PRESETS["tiny"], "fp16")
     code, error = refuse("--model", str(tmp_path), "--provider", "cpu")
     assert code == 3
-    assert "is fp16, and cpu runs fp32 only" in error
+    assert "is fp16, and cpu runs fp32 or int8 only" in error
 
 
 def test_a_context_beyond_the_models_is_refused(cache: Path) -> None:
