@@ -1,6 +1,7 @@
 """What is under test: a URL made ready, or the bundled server started, set to each batching level, and stopped."""
 
 import contextlib
+import os
 import re
 import selectors
 import subprocess
@@ -149,10 +150,13 @@ class ServerProcess:
             ServerError: it ended, or did not serve in time; the message is the server's own.
         """
         with self._log.open("wb") as log:
-            # A session of its own, so that Ctrl-C is ours to handle; its stdin closes when we are gone.
+            # A session of its own, so that Ctrl-C is ours to handle; its stdin closes when we are gone. What the user
+            # has set for servers of her own (LOADTEST_SERVE_API_KEY) is not for this one.
+            environment = {key: value for key, value in os.environ.items() if not key.startswith("LOADTEST_SERVE_")}
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+                self._command,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=environment,
+            )  # fmt: skip
         return self._ready_url(self._process)
 
     def check(self) -> None:

@@ -89,6 +89,21 @@ def test_what_runs_past_the_drain_timeout_is_cut_off_and_says_so(start_server: S
 
 
 @pytest.mark.e2e
+def test_a_key_for_the_users_own_server_does_not_lock_out_the_one_of_a_run(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from loadtest.target import BundledServer, ServerOptions
+
+    monkeypatch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
+    monkeypatch.setenv("LOADTEST_SERVE_API_KEY", "mine")
+    server = BundledServer(ServerOptions("tiny", "cpu", "auto", 1, 2, None), "chat", tmp_path / "log")
+    try:
+        assert server.open().model == "tiny"
+    finally:
+        server.close()
+
+
+@pytest.mark.e2e
 def test_it_ends_with_the_process_that_started_it(start_server: Start) -> None:
     with start_server() as server:
         server.process.stdin.close()
