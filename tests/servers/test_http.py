@@ -95,6 +95,27 @@ def test_the_official_client_sends_its_key(guarded: Server) -> None:
         client.models.list()
 
 
+@pytest.mark.filterwarnings("ignore")  # a library this wide has its own
+def test_litellm_works_unchanged_where_it_is_installed(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the dev extra: it and what it needs are 380 MB."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm")
+    messages = [{"role": "user", "content": "hello"}]
+    common = {"api_base": f"http://127.0.0.1:{own_server.port}/v1", "api_key": "none", "max_retries": 0}
+    chat = {"model": "openai/tiny", "messages": messages, "max_tokens": 10, **common}
+    whole = litellm.completion(**chat)
+    chunks = list(litellm.completion(**chat, stream=True, stream_options={"include_usage": True}))
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == whole.choices[0].message.content
+    assert whole.usage.completion_tokens == 10
+    two = litellm.text_completion(model="text-completion-openai/tiny", prompt="hello", max_tokens=5, n=2, **common)
+    assert len(two.choices) == 2
+    with pytest.raises(litellm.BadRequestError, match="tools is not supported"):
+        litellm.completion(**chat, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(**{**chat, "messages": [{"role": "user", "content": "x" * 900}]})
+
+
 def test_a_full_queue_is_said_at_once_with_when_to_come_back(guarded: Server) -> None:
     with ExitStack() as held:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: "
