@@ -5,7 +5,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -21,23 +21,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Commands(click.Group):
-    """``serve`` comes from the server's own package, and is imported only when it is asked for."""
+    """``serve`` and ``model`` come from the server's own package, and are imported only when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "serve"])
+        return sorted([*super().list_commands(ctx), "model", "serve"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "serve":
             from servers.cli import serve
 
             return serve
+        if cmd_name == "model":
+            from servers.cli_model import model
+
+            return model
         return super().get_command(ctx, cmd_name)
 
 
 def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     """An option that LOADTEST_<NAME> can also give."""
     long = next(name for name in reversed(names) if name.startswith("--"))
-    variable = "LOADTEST_" + long.partition("/")[0].strip("-").removeprefix("no-").upper().replace("-", "_")
+    variable = "LOADTEST_" + long.strip("-").upper().replace("-", "_")
     return click.option(*names, envvar=variable, show_envvar=False, **settings)
 
 
@@ -142,7 +146,7 @@ def run(
 
         options = Options(
             url=url,
-            source=source or (None if url else "quickstart"),
+            source="quickstart" if source is None and url is None else source,
             overrides=_overrides(ctx, scenario_flags),
             headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in headers),
             api_key=api_key,
@@ -155,6 +159,7 @@ def run(
             strict=strict,
             command=("loadtest", *map(shlex.quote, sys.argv[1:])),
         )
+        _can_write(json_to)
         outcome = play(options, Progress(sys.stderr, quiet=quiet))
         _print(outcome.result, outcome.folder, json_to)
         if outcome.error is not None:
@@ -198,11 +203,13 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
         from loadtest.calibrate import calibrate as measure
         from loadtest.progress import Progress
 
+        _can_write(json_to)
         found = measure(Progress(sys.stderr, quiet=quiet), quick=quick)
-        if _wants_table(found.document(), json_to):
-            from loadtest.reports.calibration import table
+        with _reader_may_leave():
+            if _wants_table(found.document(), json_to):
+                from loadtest.reports.calibration import table
 
-            click.echo(table(found, *_paper()), nl=False)
+                click.echo(table(found, *_paper()), nl=False)
         if save:
             click.echo(f"saved: {calibration.save(found)}", err=True)
 
@@ -241,10 +248,31 @@ def _pair(text: str, separator: str, flag: str, form: str) -> tuple[str, str]:
 
 
 def _print(result: "Result", folder: Path, json_to: str | None) -> None:
-    if _wants_table(result, json_to):
-        from loadtest.reports.console import table
+    with _reader_may_leave():
+        if _wants_table(result, json_to):
+            from loadtest.reports.console import table
 
-        click.echo(table(result, *_paper(), str(folder)), nl=False)
+            click.echo(table(result, *_paper(), str(folder)), nl=False)
+
+
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Whoever reads our stdout may have enough of it; the exit code is the run's all the same."""
+    try:
+        yield
+    except BrokenPipeError:
+        # What is left to be flushed at the interpreter's end goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _can_write(json_to: str | None) -> None:
+    """See beforehand that --json can be obeyed: a run is too long to find out after it."""
+    if json_to is None or json_to == "-":
+        return
+    try:
+        Path(json_to).open("ab").close()
+    except OSError as error:
+        raise click.UsageError(f"--json {json_to}: {error.strerror}; name a file that can be written") from None
 
 
 def _wants_table(figures: object, json_to: str | None) -> bool:
@@ -272,7 +300,7 @@ def _paper() -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def _exits() -> Any:
+def _exits() -> Iterator[None]:
     """One clear message and the right exit code for everything that can go wrong."""
     try:
         yield
@@ -281,10 +309,6 @@ def _exits() -> Any:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output has had enough; stdout is closed so that the interpreter's farewell finds no pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _log_to_stderr(verbose: int) -> None:

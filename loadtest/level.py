@@ -47,8 +47,8 @@ class WorkerHealth(msgspec.Struct, frozen=True):
 
     worker: int
     cpu_share: float  # of one core, 0..1, from the first send to the end
-    loop_lag_p99_ms: float  # how late the event loop ran a timer that was due
-    loop_lag_max_ms: float
+    loop_lag_p99_ms: float | None  # how late the event loop ran a timer that was due; None: the level was too short
+    loop_lag_max_ms: float | None
     reads: int  # reads from the sockets
     coalesced_reads: int  # of these, reads that completed more than one stream event
     connections_opened: int

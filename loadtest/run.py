@@ -103,7 +103,8 @@ def run(options: Options, progress: Progress) -> Outcome:
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
             progress.note("starting the bundled server" if options.url is None else "reaching the target")
-            facts = target.open()
+            with interrupts.at_once():
+                facts = target.open()
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             wiring = _wiring(options, resolved.scenario, facts, headers, secrets, folder, way)
             result = _begun(options, resolved, facts, redact, way, calibration.warning(levels, workers))
@@ -116,7 +117,8 @@ def run(options: Options, progress: Progress) -> Outcome:
                 for level in levels:
                     if interrupts.count:
                         break
-                    target.set_batching(level.batching)
+                    with interrupts.at_once():
+                        target.set_batching(level.batching)
                     progress.level(level, len(levels))
                     log.info("level %d: %s", level.index, level.name)
                     went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
@@ -132,12 +134,13 @@ def run(options: Options, progress: Progress) -> Outcome:
             except LoadtestError as stop:
                 error = stop
             except KeyboardInterrupt:
-                interrupts.count += 1
+                log.info("interrupted between two levels")
         progress.close()
         result = _so_far(result, played, levels)
         codes = [error.exit_code] if error else []
         if not isinstance(error, Aborted):  # which says it better
-            codes += [TargetError.exit_code for level in played if level.counts.sent and not level.counts.ok]
+            tried = [level for level in played if level.counts.scheduled > level.counts.never_sent]
+            codes += [TargetError.exit_code for level in tried if not level.counts.ok]
         codes += [EXIT_INVALID for level in played if options.strict and not level.client.valid]
         codes += [EXIT_INTERRUPTED] if interrupts.count else []
         result = msgspec.structs.replace(
@@ -367,7 +370,7 @@ def _signals(interrupts: Interrupts) -> Iterator[None]:
     """Ctrl-C and SIGTERM ask the run to stop, once to drain, twice at once; restored afterwards."""
 
     def ask(_signal: int, _frame: object) -> None:
-        interrupts.count += 1
+        interrupts.ask()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -486,6 +486,8 @@ def _client(
     held = _held(level, records, columns, bounds, run)
     workers = run.workers if run else []
     reads = sum(w.reads for w in workers)
+    lags_p99 = [w.loop_lag_p99_ms for w in workers if w.loop_lag_p99_ms is not None]
+    lags_max = [w.loop_lag_max_ms for w in workers if w.loop_lag_max_ms is not None]
     error_bar = max((w.error_bar_p99_ms for w in workers if w.error_bar_p99_ms is not None), default=None)
     reasons = [
         *_late(send_lag, latency.ttft_ms.ok.p50),
@@ -498,9 +500,7 @@ def _client(
     return Client(
         workers=len(workers) if run else None,
         cpu_share=max((w.cpu_share for w in workers), default=None),
-        loop_lag_ms=Spread(p99=max(w.loop_lag_p99_ms for w in workers), max=max(w.loop_lag_max_ms for w in workers))
-        if workers
-        else None,
+        loop_lag_ms=Spread(p99=max(lags_p99), max=max(lags_max)) if lags_p99 and lags_max else None,
         send_lag_ms=send_lag,
         sent_share=None if sent_share is None else significant(sent_share),
         held_concurrency=None if held is None else significant(held),

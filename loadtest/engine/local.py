@@ -5,7 +5,7 @@ import math
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -39,6 +39,22 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        self._at_once = False
+
+    def ask(self) -> None:
+        """The user asks once more."""
+        self.count += 1
+        if self._at_once:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While nothing is measured that could be lost, the first one ends what goes on."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
 
 
 def workers_for(levels: Sequence[Level]) -> int:

@@ -27,6 +27,7 @@ _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
 _LAG_PERIOD_S = 0.01
 _CONNECT_PAUSE_S = 0.1
+_WAITS_LEAST = 100  # with fewer sampled reads the error bar's p99 would be the slowest of them
 
 
 class Play:
@@ -50,9 +51,11 @@ class Play:
         self._t0 = 0
         self._issuing = True
         self._in_flight: dict[Exchange, None] = {}
-        cap, rate = wiring.max_in_flight, wiring.max_rate_per_s
+        # A closed loop has a cap already: its slots.
+        cap = None if level.load.kind == "closed" else wiring.max_in_flight
+        rate = wiring.max_rate_per_s
         self._gate = Gate(
-            None if cap is None else max(1, share(cap, order.worker, order.workers)),
+            None if cap is None else share(cap, order.worker, order.workers),
             None if rate is None else rate / order.workers,
             drop=wiring.drop_when_full,
             send=self._send,
@@ -129,18 +132,20 @@ class Play:
             self._gate.close()
             self._timer.close()
             self._recorder.close()
-        lags = sorted(self._lags) or [0.0]
-        waits = sorted(self._transport.waits)
+        lags = sorted(self._lags)
+        waits = [wait / 1e6 for wait in sorted(self._transport.waits)]
+        if len(waits) < _WAITS_LEAST:
+            waits = []
         health = WorkerHealth(
             worker=self._worker,
             cpu_share=round(cpu_share, 4),
-            loop_lag_p99_ms=round(lags[math.ceil(0.99 * len(lags)) - 1], 3),
-            loop_lag_max_ms=round(lags[-1], 3),
+            loop_lag_p99_ms=_quantile(lags, 0.99),
+            loop_lag_max_ms=_quantile(lags, 1),
             reads=self._recorder.reads,
             coalesced_reads=self._recorder.coalesced_reads,
             connections_opened=self._transport.opened - self._opened_before,
-            error_bar_p50_ms=_quantile_ms(waits, 0.5),
-            error_bar_p99_ms=_quantile_ms(waits, 0.99),
+            error_bar_p50_ms=_quantile(waits, 0.5),
+            error_bar_p99_ms=_quantile(waits, 0.99),
             no_free_port=self._transport.no_free_port - self._ports_before,
         )
         self._tell(
@@ -344,5 +349,5 @@ class Play:
             self._tell(Snapshot(len(self._in_flight), counted.ok, counted.failed, counted.output_tokens))
 
 
-def _quantile_ms(sorted_ns: list[int], share: float) -> float | None:
-    return round(sorted_ns[math.ceil(share * len(sorted_ns)) - 1] / 1e6, 4) if sorted_ns else None
+def _quantile(ascending: list[float], share: float) -> float | None:
+    return round(ascending[math.ceil(share * len(ascending)) - 1], 4) if ascending else None

@@ -3,11 +3,13 @@
 The standard library's client: nothing here is measured, and it costs no import that the first request would wait for.
 """
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +19,8 @@ from loadtest.wire.origin import Origin, place
 from loadtest.wire.proxy import Proxy
 from loadtest.wire.response import foreign
 from loadtest.wire.tls import Tls, tls_words
+
+_MOST_BYTES = 4 << 20  # more than any list of models
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -74,11 +78,14 @@ def ask(
         data = None if body is None else json.dumps(body)
         if data is not None:
             sent["Content-Type"] = "application/json"
-        connection.request(method, path, data, sent)
-        response = connection.getresponse()
-        text = response.read().decode("utf-8", "replace")
+        with _deadline(connection, timeout_s):
+            connection.request(method, path, data, sent)
+            response = connection.getresponse()
+            text = response.read(_MOST_BYTES).decode("utf-8", "replace")
+            if response.length:  # what a bounded read does not raise by itself
+                raise http.client.IncompleteRead(b"", response.length)
     except TimeoutError:
-        raise TargetError(f"cannot reach {where}: no answer within {timeout_s:g} s; is it running?") from None
+        raise TargetError(f"cannot reach {where}: no whole answer within {timeout_s:g} s; is it running?") from None
     except ssl.SSLError as error:
         raise TargetError(f"cannot reach {where}: TLS failed: {tls_words(error)}") from None
     except OSError as error:
@@ -99,3 +106,28 @@ def ask(
     except (ValueError, RecursionError):
         parsed = None
     return Reply(response.status, text, parsed)
+
+
+@contextlib.contextmanager
+def _deadline(connection: http.client.HTTPConnection, timeout_s: float) -> Iterator[None]:
+    """TimeoutError after so long in all; the connection's own limit is for each read, and a server may drip."""
+    late = threading.Event()
+
+    def hang_up() -> None:
+        late.set()
+        if connection.sock is not None:
+            with contextlib.suppress(OSError):  # it has ended by itself meanwhile
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise TimeoutError

@@ -1,8 +1,11 @@
 """What can be wrong gets one clear message, the right exit code, and never a traceback."""
 
+import contextlib
 import http.server
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -86,7 +89,7 @@ def test_a_server_that_takes_connections_and_says_nothing(loadtest: Command) -> 
         done = loadtest("run", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert time.monotonic() - began < 6
     assert done.returncode == 1
-    assert "no answer within" in only_message(done.stderr)
+    assert "no whole answer within" in only_message(done.stderr)
 
 
 def test_a_refusal_is_told_in_the_servers_own_words_and_ends_the_run_early(
@@ -213,3 +216,37 @@ def test_a_port_that_is_taken_exits_3(loadtest: Command) -> None:
     assert done.returncode == 3
     assert str(taken) not in done.stderr
     assert "in use" in only_message(done.stderr).lower()
+
+
+def test_a_server_that_drips_is_not_waited_for_for_ever(loadtest: Command) -> None:
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):  # the client has hung up: that is the test
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n")
+            for _ in range(300):
+                connection.sendall(b"x")
+                time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=drip, args=(server,), daemon=True).start()
+        done = loadtest("run", f"http://127.0.0.1:{server.getsockname()[1]}", timeout=20)
+    assert done.returncode == 1
+    assert "no whole answer within" in only_message(done.stderr)
+
+
+def test_a_json_file_that_cannot_be_written_is_found_before_the_run(loadtest: Command, tiny: str) -> None:
+    done = loadtest("run", tiny, "-n", "1", "--json", "no-such-folder/result.json")
+    assert done.returncode == 2
+    assert "no-such-folder/result.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_early_does_not_hide_the_exit_code(
+    environment: dict[str, str], refusing: str, tmp_path: Path
+) -> None:
+    command = f"{sys.executable} -m loadtest run {refusing} -n 3 -q --json - | head -c 10; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -73,7 +74,9 @@ def test_ctrl_c_stops_sending_drains_and_reports(environment: dict[str, str], tm
 
 def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], tmp_path: Path, tiny: str) -> None:
     # Answers of 200 tokens to 64 clients take longer than the grace of the first Ctrl-C leaves the second.
-    with start(environment, tmp_path, tiny, "-c", "64", "-d", "60s", "--output-tokens", "400") as process:
+    with start(
+        environment, tmp_path, tiny, "-c", "64", "-d", "60s", "--input-tokens", "32", "--output-tokens", "400"
+    ) as process:
         wait_for_records(tmp_path, 1)
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.3)
@@ -191,3 +194,18 @@ def test_a_bundled_server_that_dies_is_exit_3_and_the_figures_so_far_are_kept(
     assert "bundled server" in err
     assert "Traceback" not in err
     assert result(tmp_path)["levels"][0]["counts"]["ok"] >= 5
+
+
+def test_ctrl_c_before_the_first_request_ends_at_once_and_leaves_nothing(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with start(environment, tmp_path, url, "-n", "1") as process, silent.accept()[0]:  # asks for our models, waits
+            os.killpg(process.pid, signal.SIGINT)
+            began = time.monotonic()
+            _, err = process.communicate(timeout=20)
+    assert time.monotonic() - began < 3
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()

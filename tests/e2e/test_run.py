@@ -122,6 +122,12 @@ def test_whole_answers_have_a_latency_but_no_time_to_first_token(loadtest: Comma
     assert level["workload"]["output_tokens"]["observed"]["mean"] == 6
 
 
+def test_what_is_true_of_a_flag_is_true_of_its_variable(loadtest: Command, tiny: str, tmp_path: Path) -> None:
+    done = loadtest("run", tiny, "-n", "3", "--output-tokens", "2", "-o", "out", LOADTEST_NO_STREAM="true")
+    assert done.returncode == 0, done.stderr
+    assert the_result(tmp_path / "out")["levels"][0]["latency"]["ttft_ms"]["ok"]["n"] == 0
+
+
 def test_json_goes_alone_to_stdout_and_the_environment_counts_less_than_a_flag(loadtest: Command, tiny: str) -> None:
     done = loadtest(
         "run", tiny, "--json", "-", "-n", "4", "--output-tokens", "2", "-q", LOADTEST_REQUESTS="9",

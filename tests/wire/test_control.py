@@ -63,7 +63,7 @@ def test_a_reply_is_text_and_json_if_it_is_json(body: bytes, parsed: object) -> 
         (b"SSH-2.0-OpenSSH\r\n", "SSH-2.0"),
         (b"", "closed connection"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "HTTP/1.1"),
-        (None, "no answer within 0.1 s"),
+        (None, "no whole answer within 0.1 s"),
     ],
 )
 def test_a_server_that_does_not_answer_http_is_told_apart(said: bytes | None, words: str) -> None:
