@@ -6,7 +6,6 @@ graph is verified at every load.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -15,7 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from servers import pretrained
 from servers.bundle import Bundle, graph_sha256
 from servers.decoder import Dtype, Shape, build, random_weights
 from servers.errors import StartError
@@ -28,13 +29,15 @@ PRESETS = {
 }
 SEED = 20_240_229
 _GRAPH, MANIFEST = "model.onnx", "manifest.json"
+_ONE_FILE = 2**30  # bytes of weights: a protobuf holds at most 2 GiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built(Bundle):
-    """A model that loadtest built, verified."""
+    """A model that loadtest built, verified. ``parameters``: its weights, a matrix that is used twice counted once."""
 
     shape: Shape
+    parameters: int
 
 
 def cache_root() -> Path:
@@ -64,7 +67,8 @@ def preset(name: str, dtype: Dtype) -> Built:
                 if folder.exists():
                     print(f"{fault}; building it anew", file=sys.stderr)
                     shutil.rmtree(folder)
-            _build_into(folder, name, dtype)
+            with fresh(folder) as made:
+                write(made, name, PRESETS[name], dtype)
             return read(folder)
     except OSError as error:
         raise StartError(
@@ -88,9 +92,10 @@ def read(folder: Path) -> Built:
             sha256=graph_sha256(folder / _GRAPH),
             dtype=manifest["dtype"],
             max_seq_len=shape.max_seq_len,
-            tokenizer=BYTES,
+            tokenizer=pretrained.tokenizer(folder) if manifest.get("trained") else BYTES,
             head_dim=shape.head_dim,
             shape=shape,
+            parameters=int(manifest["parameters"]),
         )
     except OSError as error:
         reason = error.strerror or str(error)
@@ -106,34 +111,59 @@ def read(folder: Path) -> Built:
 
 
 def write(folder: Path, name: str, shape: Shape, dtype: Dtype, seed: int = SEED) -> None:
-    """Build a model into ``folder``, which must exist and be empty.
+    """Build a model of random weights into ``folder``, which must exist and be empty.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    graph = build(shape, random_weights(shape, seed), dtype).SerializeToString()
+    facts = {"seed": seed, "parameters": shape.parameters}
+    save(folder, build(shape, random_weights(shape, seed), dtype), name, shape, dtype, facts)
+
+
+def save(folder: Path, model: Any, name: str, shape: Shape, dtype: Dtype, facts: dict[str, Any]) -> None:
+    """Write a model that ``decoder.build`` made, and its manifest with further ``facts``, into ``folder``.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    import onnx
+
+    graph = folder / _GRAPH
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _ONE_FILE:
+        onnx.save_model(model, graph, save_as_external_data=True, location=f"{_GRAPH}.data", size_threshold=1024)
+    else:
+        graph.write_bytes(model.SerializeToString())
     manifest = {
         "name": name,
         "format": FORMAT,
         "dtype": dtype,
-        "seed": seed,
-        "parameters": shape.parameters,
+        **facts,
         "shape": asdict(shape),
-        "sha256": hashlib.sha256(graph).hexdigest(),
+        "sha256": graph_sha256(graph),
     }
-    (folder / _GRAPH).write_bytes(graph)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def _build_into(folder: Path, name: str, dtype: Dtype) -> None:
-    # Written beside and renamed, so that a folder of this name is always whole.
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+@contextlib.contextmanager
+def fresh(folder: Path) -> Iterator[Path]:
+    """An empty folder that becomes ``folder`` once the block has ended well; so ``folder`` is always whole.
+
+    Raises:
+        StartError: ``folder`` is there and not empty.
+        OSError: it cannot be made.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StartError(f"{folder} is there already and not an empty folder; give a new one")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        write(fresh, name, PRESETS[name], dtype)
-        fresh.chmod(0o755)
-        fresh.rename(folder)
+        yield made
+        made.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()  # Windows renames onto nothing that exists
+        made.rename(folder)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @contextlib.contextmanager

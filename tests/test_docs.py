@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,19 +13,36 @@ from loadtest.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = sorted(main.list_commands(click.Context(main)))
 
 
-def command(name: str) -> click.Command:
-    found = main.get_command(click.Context(main), name)
-    assert found is not None, f"no command {name}"
+def commands(group: click.Group, *names: str) -> dict[tuple[str, ...], click.Command]:
+    """All commands of a group and of the groups in it, by their names."""
+    found: dict[tuple[str, ...], click.Command] = {}
+    for name in sorted(group.list_commands(click.Context(group))):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        found[*names, name] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, *names, name)
     return found
+
+
+COMMANDS = commands(main)
+
+
+def command(words: Sequence[str]) -> click.Command:
+    """The command that a line calls."""
+    depth = max((n for n in range(1, len(words) + 1) if tuple(words[:n]) in COMMANDS), default=0)
+    assert depth, f"no command {words[0]}"
+    return COMMANDS[tuple(words[:depth])]
 
 
 def said() -> list[tuple[str, str]]:
     """Each loadtest command line in the docs and in the help texts, with where it stands."""
     texts = {path.name: path.read_text("utf-8") for path in DOCS}
-    texts |= {f"{name} --help": command(name).help or "" for name in COMMANDS} | {"--help": main.help or ""}
+    texts |= {f"{' '.join(names)} --help": found.help or "" for names, found in COMMANDS.items()} | {
+        "--help": main.help or ""
+    }
     lines = []
     for where, text in texts.items():
         for line in text.splitlines():
@@ -37,7 +55,7 @@ def said() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "line"), said(), ids=lambda value: value[:60])
 def test_every_command_line_in_the_docs_is_one(where: str, line: str) -> None:
     words = shlex.split(line.partition(" | ")[0], comments=True)[1:]
-    flags = {flag for parameter in command(words[0]).params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    flags = {flag for parameter in command(words).params for flag in (*parameter.opts, *parameter.secondary_opts)}
     for word in words[1:]:
         if word.startswith("-") and word != "-":
             assert word.partition("=")[0] in flags | {"--help"}, f"{where}: {line}"
@@ -71,13 +89,13 @@ def test_contributing_names_one_command_for_each_thing(what: str) -> None:
     assert re.search(rf"^\| {what} \| `.+` ", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
-def test_each_command_is_explained_with_examples(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != ("serve",)], ids=" ".join)
+def test_each_command_is_explained_with_examples(name: tuple[str, ...]) -> None:
     assert (command(name).help or "").count("    loadtest ") + (command(name).help or "").count("\nloadtest ") >= 2
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_says_what_it_is(name: str) -> None:
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_option_says_what_it_is(name: tuple[str, ...]) -> None:
     for parameter in command(name).params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             assert parameter.help, parameter.name
