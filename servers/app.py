@@ -22,12 +22,13 @@ from aiohttp import web
 from servers.batching import Batching
 from servers.engine import Engine, Generation, Output
 from servers.metrics import CONTENT_TYPE, Metrics
-from servers.protocol import Answer, Kind, Request, RequestError, parse
+from servers.protocol import Answer, Kind, Request, RequestError, parse, unknown_model
 from servers.tokenizer import Tokenizer
 
 _BODY_LIMIT_MIB = 16  # far above any prompt that fits a context
 _BACKLOG = 1024  # pieces that may wait for a slow reader, beyond what its connection buffers
 _RETRY_LIMIT_S = 60
+_OPEN = ("/health", "/ready", "/metrics", "/stats")  # what probes and scrapers ask, without a key
 _ID = web.RequestKey("id", str)
 _REQUEST = web.RequestKey("request", Request)  # what its body asks for, once it has been accepted
 log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class App:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{model:.+}", self._one_model)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/admin/batching", self._switch_batching)
@@ -112,14 +114,16 @@ class App:
         return self._served
 
     def _deliver(self, outputs: list[Output]) -> None:
+        metrics = self._model.metrics
+        metrics.delivered([output.generation for output in outputs])
         for output in outputs:
             inbox = self._inboxes.get(output.generation)
             if inbox is None:
                 continue  # the client has gone
             if output.finish:
                 del self._inboxes[output.generation]
-                self._model.metrics.ended(output.generation, output.finish, prefix_cache=self._model.prefix_cache)
-            if inbox.put(output) > _BACKLOG:
+                metrics.ended(output.generation, output.finish)
+            if inbox.put(output) == _BACKLOG + 1:
                 log.info("a client reads too slowly; its request is cancelled")
                 inbox.hang_up()
 
@@ -148,16 +152,12 @@ class App:
         return web.json_response(self._model.metrics.stats())
 
     async def _models(self, _: web.Request) -> web.Response:
-        model = {
-            "id": self._model.name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "loadtest",
-            "max_model_len": self._model.max_seq_len,
-        }
-        if self._model.tokenizer.facts is not None:
-            model["tokenizer"] = self._model.tokenizer.facts
-        return web.json_response({"object": "list", "data": [model]})
+        return web.json_response({"object": "list", "data": [_card(self._model)]})
+
+    async def _one_model(self, request: web.Request) -> web.Response:
+        if request.match_info["model"] != self._model.name:
+            raise unknown_model(request.match_info["model"], self._model.name)
+        return web.json_response(_card(self._model))
 
     async def _switch_batching(self, request: web.Request) -> web.Response:
         # Behind a reverse proxy everyone comes from the loopback address; there a key must be set.
@@ -208,7 +208,7 @@ class App:
             for generation in request.generations:
                 if self._inboxes.pop(generation, None) is not None:
                     served.engine.cancel(generation)
-                    served.metrics.ended(generation, "abort", prefix_cache=served.prefix_cache)
+                    served.metrics.ended(generation, "abort")
             self._answering -= 1
             if not self._answering:
                 self._idle.set()
@@ -323,7 +323,7 @@ class App:
             return web.json_response(body, status=500)
 
     def _refuse_stranger(self, request: web.Request) -> None:
-        if self._options.api_key is None or not request.path.startswith(("/v1/", "/admin/")):
+        if self._options.api_key is None or request.path in _OPEN:
             return
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
         known = hmac.compare_digest(key.strip().encode(errors="surrogateescape"), self._options.api_key.encode())
@@ -407,6 +407,19 @@ class _BatchingBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def batching(self) -> Batching:
         return Batching(self.scheduler, self.max_batch_size, self.timeout_ms)  # type: ignore[arg-type]
+
+
+def _card(served: Served) -> dict[str, Any]:
+    card = {
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "loadtest",
+        "max_model_len": served.max_seq_len,
+    }
+    if served.tokenizer.facts is not None:
+        card["tokenizer"] = served.tokenizer.facts
+    return card
 
 
 def _as_json(batching: Batching) -> dict[str, Any]:

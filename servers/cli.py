@@ -99,7 +99,7 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     envvar="LOADTEST_SERVE_API_KEY",
     show_envvar=True,
     metavar="KEY",
-    help="Answer /v1 and /admin only with this key (Authorization: Bearer KEY). Without a key /admin is for this "
+    help="Answer /v1 and /admin only with this key (Authorization: Bearer KEY). Without one /admin is for this "
     "machine only.",
 )
 @click.option(

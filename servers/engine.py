@@ -72,6 +72,7 @@ class Generation:
     produced: int = 0  # answer tokens so far, EOS not counted
     prefilled: int = 0  # prompt tokens in the cache
     cached: int = 0  # of them, those that another request had put there
+    counted: int | None = None  # answer tokens that the metrics know of; None: nor the prompt
     submitted_s: float = 0.0
     started_s: float | None = None
     first_token_s: float | None = None
@@ -387,9 +388,9 @@ class Engine:
         last = len(self._decoding) - 1
         moved = self._decoding.pop()
         unfinished = bool(self._prefilling and self._prefilling[0].prefilled)
+        if slot != last or unfinished:
+            self._save(slot, 0, range(last + 1 + unfinished, len(self._model.tokens)))
         if slot != last:
-            if self._prefixes:
-                self._save(slot, 0, range(last + 1 + unfinished, len(self._model.tokens)))
             self._decoding[slot] = moved
             self._move(last, slot)
         if unfinished:

@@ -5,7 +5,7 @@ made for it work here; what it has no name for begins with ``loadtest:``. Every 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -28,7 +28,16 @@ class Metrics:
     ``ran`` belongs to the engine's thread, everything else to the event loop.
     """
 
-    def __init__(self, model: str, running: Callable[[], int], waiting: Callable[[], int], slots: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        running: Callable[[], int],
+        waiting: Callable[[], int],
+        slots: int,
+        *,
+        prefix_cache: bool = False,
+    ) -> None:
+        self._prefix_cache = prefix_cache
         self._registry = CollectorRegistry()
         self._model = model
         self._recent: deque[tuple[float | None, float | None, float]] = deque(maxlen=_RECENT)
@@ -42,8 +51,8 @@ class Metrics:
         made(Gauge, "vllm:kv_cache_usage_perc", "Share of the key/value slots in use; 1 is all.").set_function(
             lambda: running() / slots
         )
-        self._prompt = made(Counter, "vllm:prompt_tokens", "Prompt tokens of answers that ended.")
-        self._generated = made(Counter, "vllm:generation_tokens", "Answer tokens of answers that ended.")
+        self._prompt = made(Counter, "vllm:prompt_tokens", "Prompt tokens, once a prompt is done.")
+        self._generated = made(Counter, "vllm:generation_tokens", "Answer tokens.")
         self._queried = made(Counter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._hits = made(Counter, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self._ended = made(
@@ -75,16 +84,29 @@ class Metrics:
         if phase == "decode":
             self._rows.observe(rows)
 
-    def ended(self, generation: Generation, reason: FinishReason, *, prefix_cache: bool) -> None:
+    def delivered(self, generations: Iterable[Generation]) -> None:
+        """These have got on: count the tokens since they were last seen here."""
+        fresh = 0
+        for generation in generations:
+            if generation.counted is None:
+                if generation.prefilled < len(generation.prompt):
+                    continue
+                generation.counted = 0
+                self._prompt.inc(len(generation.prompt))
+                if self._prefix_cache:
+                    self._queried.inc(len(generation.prompt))
+                    self._hits.inc(generation.cached)
+            produced = generation.produced  # read once: the engine goes on meanwhile
+            fresh += produced - generation.counted
+            generation.counted = produced
+        self._generated.inc(fresh)
+
+    def ended(self, generation: Generation, reason: FinishReason) -> None:
         """An answer ended, or (``abort``) its client has gone."""
         self._ended.labels(self._model, reason).inc()
+        self.delivered([generation])
         if generation.started_s is None:
             return
-        self._prompt.inc(len(generation.prompt))
-        self._generated.inc(generation.produced)
-        if prefix_cache:
-            self._queried.inc(len(generation.prompt))
-            self._hits.inc(generation.cached)
         self._queue.observe(generation.started_s - generation.submitted_s)
         if reason not in ("stop", "length") or generation.ended_s is None:
             return  # a latency of what was cut short describes nothing

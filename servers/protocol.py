@@ -32,10 +32,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "presence_penalty": (None, 0),
+    "reasoning_effort": (None,),
+    "repetition_penalty": (None, 1),
     "response_format": (None, {"type": "text"}),
+    "stop_token_ids": (None, []),
     "suffix": (None, ""),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
+    "verbosity": (None,),
     "web_search_options": (None,),
 }
 # The same for the fields of one chat message: what clients send back of an earlier answer, or of a tool.
@@ -84,6 +88,14 @@ class RequestError(Exception):
         """The JSON body of the refusal."""
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+
+def unknown_model(wanted: str, served: str) -> RequestError:
+    """The refusal of a request for another model."""
+    return RequestError(
+        f"The model `{wanted}` does not exist; this server serves `{served}`",
+        status=404, param="model", code="model_not_found",
+    )  # fmt: skip
 
 
 class _StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -169,10 +181,7 @@ def parse(
         raise unsupported[0]
     fields = _convert(document, kind)
     if fields.model != model:
-        raise RequestError(
-            f"The model `{fields.model}` does not exist; this server serves `{model}`",
-            status=404, param="model", code="model_not_found",
-        )  # fmt: skip
+        raise unknown_model(fields.model, model)
     if fields.stream_options is not None and not fields.stream:
         raise RequestError("stream_options is only allowed with stream: true", param="stream_options")
     prompts, n = _prompts(fields, tokenizer), fields.n or 1

@@ -137,7 +137,9 @@ async def _bring_up(settings: Settings, app: "App", failed: Callable[[Exception]
             f"--prefix-cache: the caches of {model.bundle.name} grow with each step ({model.layout.kind} layout) and "
             "cannot be shared; leave it out, or export the model with the onnxruntime-genai builder"
         )
-    metrics = Metrics(model.bundle.name, lambda: engine.running, lambda: engine.waiting, model.slots)
+    metrics = Metrics(
+        model.bundle.name, lambda: engine.running, lambda: engine.waiting, model.slots, prefix_cache=prefix_cache
+    )
     engine = Engine(model, settings.batching, app.publish, failed, settings.limits, metrics.ran)
     engine.start()
     app.serve(

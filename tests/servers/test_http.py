@@ -21,7 +21,7 @@ from servers.tokenizer import BYTES
 
 COMPLETION = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "ignore_eos": True}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "ignore_eos": True}
-LONG = {**COMPLETION, "max_tokens": 500, "stream": True}
+ENDLESS = {**COMPLETION, "max_tokens": 500, "stream": True, "n": 100}  # several seconds where one runs at a time
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
 KEY = "sk-one-of-ours"
 Start = Callable[..., Any]
@@ -91,6 +91,9 @@ def test_the_official_client_sends_its_key(guarded: Server) -> None:
     url = f"http://127.0.0.1:{guarded.port}/v1"
     with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         assert client.models.list().data[0].id == "tiny"
+        assert client.models.retrieve("tiny").id == "tiny"
+        with pytest.raises(openai.NotFoundError, match="gpt-4"):
+            client.models.retrieve("gpt-4")
     with openai.OpenAI(base_url=url, api_key="x", max_retries=0) as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
 
@@ -119,16 +122,17 @@ def test_litellm_works_unchanged_where_it_is_installed(own_server: Server, monke
 def test_a_full_queue_is_said_at_once_with_when_to_come_back(guarded: Server) -> None:
     with ExitStack() as held:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: "
-        body = json.dumps({**LONG, "n": 2}).encode()
+        body = json.dumps(ENDLESS).encode()
         connection = held.enter_context(socket.create_connection(("127.0.0.1", guarded.port), timeout=30))
         connection.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
-        assert connection.recv(100).startswith(b"HTTP/1.1 200")  # alone it is let in: one runs, one waits
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")  # alone it is let in
         status, headers, text = authorized(guarded, "POST", "/v1/completions", COMPLETION)
         assert status == 429
         assert 1 <= int(headers["retry-after"]) <= 60
         assert json.loads(text)["error"]["code"] == "queue_full"
         assert "--queue-limit is 1" in json.loads(text)["error"]["message"]
     eventually(lambda: guarded.load() == (0, 0), "the queue is still full")
+    assert guarded.ask("GET", "/stats")[1]["refused"]["queue_full"] == 1
     assert authorized(guarded, "POST", "/v1/completions", COMPLETION)[0] == 200
 
 
@@ -181,7 +185,7 @@ def test_the_access_log_has_a_line_of_json_for_each_request(guarded: Server) -> 
 
 
 def test_a_client_that_went_away_is_logged_as_such(guarded: Server) -> None:
-    body = json.dumps(LONG).encode()
+    body = json.dumps(ENDLESS).encode()
     head = f"Authorization: Bearer {KEY}\r\nX-Request-Id: gone\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + head.encode() + body)

@@ -69,14 +69,19 @@ def test_latencies_are_those_of_answers_that_were_given_whole() -> None:
     metrics = Metrics("m", lambda: 3, lambda: 5, 4)
     assert metrics.stats()["recent"]["ttft_ms"] == {"n": 0, "p50": None, "p99": None}
     assert (metrics.stats()["mean_batch_size"], metrics.recent_e2e_s) == (None, 0)
-    whole = Generation([1, 2], 9, submitted_s=1.0, started_s=1.5, first_token_s=2.0, ended_s=4.0, produced=5)
-    single = Generation([1, 2], 9, submitted_s=1.0, started_s=1.0, first_token_s=2.0, ended_s=2.0, produced=1)
-    nothing = Generation([1, 2], 9, submitted_s=1.0, started_s=1.0, ended_s=3.0)  # EOS at once
-    cut = Generation([1, 2], 9, submitted_s=1.0, started_s=1.0, first_token_s=2.0, produced=2)
+    # EOS at once, a client that went, and one that never got a place, beside two good ones.
+    whole = Generation(
+        [1, 2], 9, prefilled=2, submitted_s=1.0, started_s=1.5, first_token_s=2.0, ended_s=4.0, produced=5
+    )
+    single = Generation(
+        [1, 2], 9, prefilled=2, submitted_s=1.0, started_s=1.0, first_token_s=2.0, ended_s=2.0, produced=1
+    )
+    nothing = Generation([1, 2], 9, prefilled=2, submitted_s=1.0, started_s=1.0, ended_s=3.0)
+    cut = Generation([1, 2], 9, prefilled=2, submitted_s=1.0, started_s=1.0, first_token_s=2.0, produced=2)
     waited = Generation([1, 2], 9, submitted_s=1.0, ended_s=9.0)
     for generation, reason in ((whole, "stop"), (single, "length"), (nothing, "stop"), (cut, "abort")):
-        metrics.ended(generation, reason, prefix_cache=False)  # type: ignore[arg-type]
-    metrics.ended(waited, "expired", prefix_cache=False)
+        metrics.ended(generation, reason)  # type: ignore[arg-type]
+    metrics.ended(waited, "expired")
     stats = metrics.stats()
     assert (stats["running"], stats["waiting"], stats["kv_cache_usage"]) == (3, 5, 0.75)
     assert stats["ended"] == {"stop": 2, "length": 1, "abort": 1, "expired": 1}
@@ -87,3 +92,18 @@ def test_latencies_are_those_of_answers_that_were_given_whole() -> None:
         "e2e_ms": {"n": 3, "p50": 2000, "p99": 3000},
     }
     assert metrics.recent_e2e_s == pytest.approx(2.0)
+
+
+def test_tokens_are_counted_as_they_come_and_once() -> None:
+    metrics = Metrics("m", lambda: 1, lambda: 0, 4, prefix_cache=True)
+    generation = Generation([1, 2, 3], 9, prefilled=2, cached=2, submitted_s=0.0, started_s=0.0)
+    metrics.delivered([generation])
+    assert metrics.stats()["prompt_tokens"] == 0  # not yet done
+    generation.prefilled, generation.produced = 3, 1
+    metrics.delivered([generation, generation])
+    stats = metrics.stats()
+    assert (stats["prompt_tokens"], stats["cached_prompt_tokens"], stats["generation_tokens"]) == (3, 2, 1)
+    generation.produced, generation.ended_s = 4, 1.0
+    metrics.ended(generation, "length")
+    metrics.delivered([generation])
+    assert metrics.stats()["generation_tokens"] == 4
