@@ -4,11 +4,12 @@
 
 Rows: output tokens/s of the engine while 1, 4, 8, 16 or 32 requests decode (32 prompt tokens each), and prompt
 tokens/s of one 128-token prompt, against CTranslate2 with the same shape, weights, precision and thread count, in
-turns within one run, by the 20th percentile of the steps' times. Then the server by itself (64 prompt tokens, 16 to
-48 answer tokens, at most 16 at a time): how much of the engine's own throughput reaches 24 HTTP clients; and with 16
-clients what continuous batching gains over no batching, and its 99th percentile of TTFT against the best of the other
-policies. Last the first rows again in int8, at three batch sizes. ``--quick`` (about a minute) has the same rows from
-fewer repetitions.
+turns within one run, by the 20th percentile of the steps' times. The longest gap in the answers of 8 requests while a
+448-token prompt joins them, against a plain step and one chunk of that prompt. Then the server by itself (64 prompt
+tokens, 16 to 48 answer tokens, at most 16 at a time): how much of the engine's own throughput reaches 24 HTTP clients;
+and with 16 clients what continuous batching gains over no batching, and its 99th percentile of TTFT against the best
+of the other policies. Last the first rows again in int8, at three batch sizes. ``--quick`` (about a minute) has the
+same rows from fewer repetitions.
 
 Exit code 0 only if every ratio reaches its goal less 15 %, the noise of a shared machine.
 """
@@ -31,9 +32,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from servers import builder, decoder, tokenizer
 from servers.batching import Batching
 from servers.engine import Engine, Generation, Output
-from servers.model import load
+from servers.model import PREFILL_CHUNK, load
 
-PROMPT, PREFILL_PROMPT, SERVED_PROMPT = 32, 128, 64  # tokens
+PROMPT, PREFILL_PROMPT, SERVED_PROMPT, JOINING_PROMPT = 32, 128, 64, 448  # tokens
+STALLED = 8  # requests that decode while a long prompt joins them
 STEPS = 20  # decode steps of one measurement
 BATCHES = (1, 4, 8, 16, 32)
 DECODE_GOALS = {1: 1.0, 4: 1.0, 8: 1.0, 16: 1.3, 32: 1.3}
@@ -41,6 +43,7 @@ INT8_DECODE_GOAL = 1.0
 INT8_BATCHES = (1, 8, 32)
 PREFILL_GOAL, INT8_PREFILL_GOAL = 1.0, 0.7
 SERVED_GOAL, BATCHING_GOAL = 0.9, 2.0
+STALL_GOAL = 1 / 1.6
 NOISE = 0.85
 MAX_BATCH = 16
 
@@ -97,6 +100,28 @@ class Ours:
         begun = time.perf_counter()
         self._model.prefill(0, prompt_ids(0, PREFILL_PROMPT))
         return time.perf_counter() - begun
+
+    def stall(self) -> tuple[float, float]:
+        """Seconds of the longest gap between two tokens while a long prompt joins those who decode, and of a plain step
+        of theirs and the last chunk of such a prompt."""
+        self._steps, self._left = [], STALLED + 1
+        self._done.clear()
+        for i in range(STALLED):
+            self._engine.submit(Generation(prompt_ids(i, PROMPT), max_tokens=4 * STEPS, ignore_eos=True))
+        while sum(count == STALLED for _, count in self._steps) < STEPS:
+            time.sleep(1e-3)
+        joined = time.perf_counter()
+        self._engine.submit(Generation(prompt_ids(STALLED, JOINING_PROMPT), max_tokens=1))
+        if not self._done.wait(120):
+            raise TimeoutError("the engine did not finish within 120 s")
+        steps = [at for at, count in self._steps if count == STALLED]
+        before = _gaps([at for at in steps if at < joined])
+        longest = max(later - earlier for earlier, later in itertools.pairwise(steps) if later >= joined)
+        self._model.clear(0)
+        self._model.prefill(0, prompt_ids(0, JOINING_PROMPT - PREFILL_CHUNK))
+        begun = time.perf_counter()
+        self._model.prefill(0, prompt_ids(0, PREFILL_CHUNK))
+        return longest, _undisturbed(before) + time.perf_counter() - begun
 
     def answer(self, length: int) -> list[int]:
         """The greedy answer to prompt 0."""
@@ -346,6 +371,13 @@ def _against_ctranslate2(ours: Ours, bundle: builder.Built, threads: int, quick:
     return rows
 
 
+def _stall(ours: Ours, rounds: int) -> dict[str, Any]:
+    """What a long prompt costs those who decode. Of several rounds the best: another tenant can only lengthen a gap."""
+    gaps, parts = zip(*(ours.stall() for _ in range(rounds)), strict=True)
+    name = "longest gap beside a prompt / step + chunk, ms"
+    return _row(name, 1e3 * min(gaps), 1e3 * min(parts), STALL_GOAL, lower_is_better=True)
+
+
 def _over_http(ours: Ours, threads: int, seconds: float) -> list[dict[str, Any]]:
     served = Served(threads)
     try:
@@ -389,6 +421,7 @@ def main() -> int:
     ours = Ours(bundle, options.threads)
     try:
         rows = _against_ctranslate2(ours, bundle, options.threads, options.quick)
+        rows.append(_stall(ours, 4 if options.quick else 12))
         rows += _over_http(ours, options.threads, 1.7 if options.quick else 8.0)
     finally:
         ours.close()
