@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from servers.protocol import Answer, Kind, Request, RequestError, parse, unknown
 from servers.tokenizer import Tokenizer
 
 _BODY_LIMIT_MIB = 16  # far above any prompt that fits a context
+_LONG_BODY = 2**16  # bytes; tens of milliseconds of tokenizing
 _BACKLOG = 1024  # pieces that may wait for a slow reader, beyond what its connection buffers
 _RETRY_LIMIT_S = 60
 _OPEN = ("/health", "/ready", "/metrics", "/stats")  # what probes and scrapers ask, without a key
@@ -190,7 +192,15 @@ class App:
         if self.draining:
             raise _shutting_down()
         ignoring = self._options.ignore_unsupported
-        request = parse(kind, body, served.name, served.max_seq_len, served.tokenizer, ignore_unsupported=ignoring)
+        read = partial(
+            parse, kind, body, served.name, served.max_seq_len, served.tokenizer, ignore_unsupported=ignoring
+        )
+        if len(body) < _LONG_BODY:
+            request = read()
+        else:  # a real tokenizer takes seconds for megabytes, and the others' answers must flow on
+            request = await asyncio.to_thread(read)
+            if self.draining:
+                raise _shutting_down()
         self._refuse_if_full(served, len(request.generations))
         http[_REQUEST] = request
         inbox = _Inbox(self._loop, http.transport, len(request.generations))

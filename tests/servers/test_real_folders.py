@@ -121,3 +121,16 @@ def test_a_graph_that_cannot_be_served_is_one_clear_error(plain: Path, start_ser
     code, error = refuse("--model", str(plain))
     assert (code, error.count("\n")) == (3, 1)
     assert "no ONNX model" in error
+
+
+def test_a_text_of_megabytes_does_not_stop_the_others(server: Server, folder: Path) -> None:
+    body = {"model": folder.name, "prompt": "the " * 1_500_000, "max_tokens": 1}
+    with ThreadPoolExecutor(1) as pool:
+        refusal = pool.submit(server.ask, "POST", "/v1/completions", body)
+        answered = 0
+        while not refusal.done():
+            assert server.ask("GET", "/health")[0] == 200
+            answered += 1
+    status, answer = refusal.result()
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert answered > 10
