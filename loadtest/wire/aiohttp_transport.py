@@ -14,6 +14,7 @@ import errno
 import io
 import socket
 import ssl
+from collections import deque
 from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -130,7 +131,7 @@ class AiohttpTransport:
     ) -> None:  # fmt: skip
         self.no_free_port = 0
         self.last_read = 0
-        self.waits: list[int] = []
+        self.waits: deque[int] = deque()
         self._origin = origin
         self._proxy = proxy
         self._proxy_headers = proxy.headers if proxy else {}

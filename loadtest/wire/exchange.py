@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -79,7 +80,7 @@ class Transport(Protocol):
         """The newest stamp of all connections."""
 
     @property
-    def waits(self) -> list[int]:
+    def waits(self) -> deque[int]:
         """Nanoseconds that bytes lay in the kernel, each read of a sample; empty where that is not known."""
 
     async def open(self, count: int) -> None:

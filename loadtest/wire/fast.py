@@ -10,6 +10,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import deque
 from time import perf_counter_ns
 
 import httptools
@@ -23,6 +24,7 @@ from loadtest.wire.tls import tls_words
 
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
 _OPENING_AT_ONCE = 128
+_WAITS_KEPT = 100_000
 _STAMPED_EVERY = 50  # one connection of so many, the first among them, measures how long bytes wait for us
 
 
@@ -163,7 +165,8 @@ class FastTransport:
         self.opened = 0
         self.no_free_port = 0
         self._begun = 0
-        self.waits: list[int] = []  # nanoseconds that bytes lay in the kernel, each read of the sampled connections
+        # nanoseconds that bytes lay in the kernel, each of the newest reads of the sampled connections
+        self.waits: deque[int] = deque(maxlen=_WAITS_KEPT)
         self.last_read = 0  # the newest stamp of all connections
         self._origin = origin
         self._address = address

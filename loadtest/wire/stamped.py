@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 
 AVAILABLE = sys.platform == "linux"
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the socket module does not name it
@@ -29,7 +30,7 @@ class StampedTransport(asyncio.Transport):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol, waits: list[int]
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol, waits: deque[int]
     ) -> None:
         super().__init__()
         self._loop = loop
