@@ -58,8 +58,7 @@ class JsonTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         _check(text)
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
+        return self._ids_of(text, special=True)
 
     def encode_chat(self, messages: Iterable[tuple[str, str]]) -> list[int]:
         from jinja2 import TemplateError
@@ -75,7 +74,11 @@ class JsonTokenizer(Tokenizer):
             prompt = self._template.render(messages=turns, add_generation_prompt=True, tools=None, **self._tokens)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise Unencodable(f"the model's chat template refuses these messages: {error}") from error
-        ids: list[int] = self._tokenizer.encode(prompt, add_special_tokens=False).ids
+        return self._ids_of(prompt, special=False)
+
+    def _ids_of(self, text: str, *, special: bool) -> list[int]:
+        # Of its methods only those for batches let go of the GIL; without that a long text stops the event loop.
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
         return ids
 
     def decoder(self) -> Decoder:
