@@ -259,21 +259,20 @@ class App:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         try:
             await response.prepare(http)
-            data = answer.opening() if outputs else b""
-            opened = bool(outputs)
+            opened = False
             while True:
-                failed = next((o.finish for o in outputs if o.finish in ("error", "expired")), None)
+                failed = next((output.finish for output in outputs if output.finish in ("error", "expired")), None)
                 if failed:
-                    await response.write(data + answer.failure(_engine_failed() if failed == "error" else _expired()))
+                    await response.write(answer.failure(_engine_failed() if failed == "error" else _expired()))
                     break
-                if outputs and not opened:
-                    data, opened = answer.opening(), True
+                data = b"" if opened or not outputs else answer.opening()
+                opened = opened or bool(outputs)
                 data += b"".join([answer.piece(output) for output in outputs])
                 if not inbox.open:
                     await response.write(data + answer.closing())
                     break
                 await response.write(data or b": keep-alive\n\n")
-                outputs, data = await inbox.take(), b""
+                outputs = await inbox.take()
             await response.write_eof()
         except ConnectionResetError:
             pass  # the client has gone; nobody is left to be told

@@ -415,9 +415,11 @@ class Answer:
 
     def whole(self, outputs: list[Output]) -> dict[str, Any]:
         """The body of an answer that is not streamed, from all its outputs."""
+        pieces: list[list[Output]] = [[] for _ in self._request.generations]
+        for output in outputs:
+            pieces[output.generation.index].append(output)
         choices = []
-        for generation in self._request.generations:
-            own = [output for output in outputs if output.generation is generation]
+        for generation, own in zip(self._request.generations, pieces, strict=True):
             text = "".join([output.text for output in own])
             if self._chat:
                 content: dict[str, Any] = {"message": {"role": "assistant", "content": text, "refusal": None}}

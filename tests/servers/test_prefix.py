@@ -2,6 +2,13 @@
 
 import queue
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import exported
+import pytest
+from test_serving import refuse
 
 from servers.batching import Batching
 from servers.bundle import Bundle
@@ -68,3 +75,30 @@ def test_answers_are_those_without_a_cache(bundle: Bundle) -> None:
     assert cached == plain
     assert none == 0
     assert hits > sum(map(len, prompts)) / 3
+
+
+@pytest.mark.e2e
+def test_an_exported_model_with_its_caches_in_place_shares_them_too(
+    tmp_path: Path, start_server: Callable[..., Any]
+) -> None:
+    folder = exported.write(tmp_path / "mine", "builder")
+    with start_server("--model", str(folder), "--provider", "cpu", "--prefix-cache") as server:
+        body = {"model": "mine", "prompt": exported.TEXT[:150], "max_tokens": 12, "ignore_eos": True, "logprobs": 1}
+        first, second = (server.ask("POST", "/v1/completions", body)[1] for _ in range(2))
+        assert second["choices"][0]["text"] == first["choices"][0]["text"]
+        assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == second["usage"]["prompt_tokens"] - 1
+        thought = second["choices"][0]["logprobs"]
+        assert len(thought["tokens"]) == second["usage"]["completion_tokens"] == 12
+        assert all(logprob <= 0 for logprob in thought["token_logprobs"])
+
+
+@pytest.mark.parametrize("layout", ["optimum", "merged"])
+def test_a_model_whose_caches_grow_is_refused_with_what_to_do(layout: str, tmp_path: Path) -> None:
+    folder = exported.write(tmp_path / "mine", layout)
+    code, error = refuse("--model", str(folder), "--provider", "cpu", "--prefix-cache")
+    assert code == 3
+    assert error.startswith("error: --prefix-cache: the caches of mine grow with each step")
+    assert "onnxruntime-genai builder" in error
+    assert error.count("\n") == 1
