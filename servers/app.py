@@ -30,7 +30,14 @@ _BODY_LIMIT_MIB = 16  # far above any prompt that fits a context
 _LONG_BODY = 2**16  # bytes; tens of milliseconds of tokenizing
 _BACKLOG = 1024  # pieces that may wait for a slow reader, beyond what its connection buffers
 _RETRY_LIMIT_S = 60
-_OPEN = ("/health", "/ready", "/metrics", "/stats")  # what probes and scrapers ask, without a key
+_OPEN = (
+    "/health",
+    "/ready",
+    "/metrics",
+    "/stats",
+    "/v2/health/live",
+    "/v2/health/ready",
+)  # what probes and scrapers ask, without a key
 _ID = web.RequestKey("id", str)
 _REQUEST = web.RequestKey("request", Request)  # what its body asks for, once it has been accepted
 log = logging.getLogger(__name__)
@@ -51,13 +58,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Served:
-    """The model that is served. ``facts`` is what /health says of it and its device, unchanged while it runs."""
+    """The model that is served. ``facts`` is what /health says of it and its device, unchanged while it runs.
+
+    ``max_seq_len`` and ``tokenizer`` are None where they mean nothing, as for a model of tensors.
+    """
 
     name: str
-    max_seq_len: int
+    max_seq_len: int | None
     kv_slots: int
     facts: dict[str, Any]
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     engine: Engine
     metrics: Metrics
     prefix_cache: bool
@@ -188,6 +198,8 @@ class App:
 
     async def _generate(self, kind: Kind, http: web.Request) -> web.StreamResponse:
         served = self._model
+        assert served.tokenizer is not None
+        assert served.max_seq_len is not None
         body = await http.read()
         if self.draining:
             raise _shutting_down()
@@ -419,14 +431,15 @@ class _BatchingBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _card(served: Served) -> dict[str, Any]:
-    card = {
+    card: dict[str, Any] = {
         "id": served.name,
         "object": "model",
         "created": 0,
         "owned_by": "loadtest",
-        "max_model_len": served.max_seq_len,
     }
-    if served.tokenizer.facts is not None:
+    if served.max_seq_len is not None:
+        card["max_model_len"] = served.max_seq_len
+    if served.tokenizer is not None and served.tokenizer.facts is not None:
         card["tokenizer"] = served.tokenizer.facts
     return card
 

@@ -19,6 +19,19 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     "onnxruntime-genai, optimum-onnx or transformers.js exported.",
 )
 @click.option(
+    "--task",
+    type=click.Choice(("generate", "embed", "infer")),
+    default="generate",
+    help="generate: chats and completions. embed: an encoder's vectors at /v1/embeddings. infer: any graph of tensors "
+    "at /v2/models/NAME/infer. The last two have no key/value cache: a batch is one run.",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(("auto", "mean", "cls")),
+    default="auto",
+    help="With --task embed, how token vectors become one; auto as the model's folder says, else the mean.",
+)
+@click.option(
     "--scheduler",
     type=click.Choice(_SCHEDULERS),
     default="continuous",
@@ -129,6 +142,8 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 def serve(
     *,
     model: str,
+    task: str,
+    pooling: str,
     scheduler: str,
     max_batch_size: int,
     batch_timeout_ms: float,
@@ -185,6 +200,8 @@ def serve(
         keep_alive_s=sse_keep_alive,
         access_log=access_log,
     )
+    if pooling != "auto" and task != "embed":
+        raise click.UsageError(f"--pooling {pooling} is for --task embed")
     settings = Settings(
         model=model,
         batching=batching,
@@ -199,6 +216,8 @@ def serve(
         exit_on_stdin_close=exit_on_stdin_close,
         limits=limits,
         http=http,
+        task=task,
+        pooling=pooling,
     )
     try:
         run(settings)

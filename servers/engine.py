@@ -28,7 +28,7 @@ from servers.sampling import Sampler, Scores, greedy, scores
 from servers.tokenizer import BYTES, TextStream, Tokenizer
 
 FinishReason = Literal["stop", "length", "abort", "error", "expired"]  # expired: it waited too long for a place
-Phase = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode", "infer"]
 log = logging.getLogger(__name__)
 
 

@@ -19,8 +19,7 @@ class JsonTokenizer(Tokenizer):
     of its chats, in which ``bos_token`` and ``eos_token`` may occur.
 
     Raises:
-        StartError: the file is missing or broken, a package that reads it is not installed, or nothing says how an
-            answer ends.
+        StartError: the file is missing or broken, or a package that reads it is not installed.
     """
 
     def __init__(
@@ -47,10 +46,6 @@ class JsonTokenizer(Tokenizer):
         ends = {*eos}
         if eos_token is not None and (token := self._tokenizer.token_to_id(eos_token)) is not None:
             ends.add(token)
-        if not ends:
-            raise StartError(
-                f"nothing in {path.parent} says which token ends an answer; give eos_token_id in generation_config.json"
-            )
         size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         super().__init__(size, range(size), ends)
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}

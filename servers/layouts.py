@@ -122,7 +122,8 @@ def _refuse_other_tasks(names: frozenset[str], outputs: dict[str, Any]) -> None:
         raise StartError(f"the graph is the decoder of an encoder-decoder model, not a language model; {EXPORT}")
     if "logits" not in outputs:
         raise StartError(
-            f"the graph generates no text: it has no logits, but {', '.join(outputs)}; for text generation {EXPORT}"
+            f"the graph generates no text: it has no logits, but {', '.join(outputs)}; serve it with --task embed or "
+            f"--task infer, or, for text generation, {EXPORT}"
         )
     if "input_ids" not in names:
         raise StartError(f"the graph does not take input_ids, but {', '.join(sorted(names))}; {EXPORT}")

@@ -6,7 +6,7 @@ made for it work here; what it has no name for begins with ``loadtest:``. Every 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
@@ -76,12 +76,12 @@ class Metrics:
         )
         self._rows = made(Histogram, "loadtest:batch_size", "Answers that share a decode step.", buckets=_ROWS)
         steps = made(Histogram, "loadtest:step_seconds", "Time of one run of the model.", "phase", buckets=_PER_TOKEN)
-        self._steps = {phase: steps.labels(model, phase) for phase in ("prefill", "decode")}
+        self._steps = {phase: steps.labels(model, phase) for phase in get_args(Phase)}
 
     def ran(self, phase: Phase, rows: int, seconds: float) -> None:
         """One run of the model over ``rows`` slots."""
         self._steps[phase].observe(seconds)
-        if phase == "decode":
+        if phase != "prefill":
             self._rows.observe(rows)
 
     def delivered(self, generations: Iterable[Generation]) -> None:

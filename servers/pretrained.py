@@ -7,6 +7,7 @@ tokens, ``tokenizer.json`` for the text, and ``tokenizer_config.json`` or ``chat
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +37,79 @@ def read(path: Path, dtype: str, provider: str) -> Bundle:
         StartError: no graph there, none of that precision, no tokenizer, or a file that cannot be read.
     """
     try:
-        graph, folder = _graph(path, dtype, provider)
-        operators, precision = _look_into(graph)
-        if dtype not in ("auto", precision):
-            raise StartError(f"--dtype {dtype}: {graph} is {precision}; leave --dtype out, or export it in {dtype}")
+        graph = find_graph(path, dtype, provider)
+        folder = graph.folder
         config = _json(folder / "config.json")
         genai = _json(folder / "genai_config.json").get("model", {})
         return Bundle(
-            name=folder.resolve().name,
-            path=graph,
-            sha256=graph_sha256(graph),
-            dtype=precision,
+            name=graph.name,
+            path=graph.path,
+            sha256=graph.sha256,
+            dtype=graph.dtype,
             max_seq_len=_max_seq_len(config, genai),
             tokenizer=tokenizer(folder),
             head_dim=_head_dim(config, genai),
-            operators=operators,
+            operators=graph.operators,
         )
     except OSError as error:
         raise StartError(f"cannot read the model in {path}: {error.filename}: {error.strerror or error}") from error
 
 
-def tokenizer(folder: Path) -> JsonTokenizer:
+@dataclass(frozen=True)
+class Graph:
+    """The graph of an exported model: its file, the folder with everything else, and what its nodes say."""
+
+    path: Path
+    folder: Path
+    sha256: str
+    dtype: str
+    operators: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """What the model is called: its folder's name."""
+        return self.folder.resolve().name
+
+
+def find_graph(path: Path, dtype: str, provider: str) -> Graph:
+    """The graph in a folder, or the file ``path``; see ``read``.
+
+    Raises:
+        StartError: none there, none of that precision, or it is no ONNX model.
+        OSError: it cannot be read.
+    """
+    file, folder = _graph(path, dtype, provider)
+    operators, precision = _look_into(file)
+    if dtype not in ("auto", precision):
+        raise StartError(f"--dtype {dtype}: {file} is {precision}; leave --dtype out, or export it in {dtype}")
+    return Graph(file, folder, graph_sha256(file), precision, operators)
+
+
+def longest_input(folder: Path) -> int | None:
+    """The most tokens that an encoder takes, as its folder says.
+
+    Raises:
+        StartError: a file is not JSON.
+    """
+    by_sentences = _json(folder / "sentence_bert_config.json").get("max_seq_length")
+    return by_sentences if isinstance(by_sentences, int) else _max_seq_len(_json(folder / "config.json"), {})
+
+
+def pooling(folder: Path) -> str:
+    """How the token vectors of an encoder become one, as sentence-transformers writes it: "cls" or "mean".
+
+    Raises:
+        StartError: a file is not JSON.
+    """
+    return "cls" if _json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token") is True else "mean"
+
+
+def tokenizer(folder: Path, *, generates: bool = True) -> JsonTokenizer:
     """The tokenizer of a model's folder, with its end tokens and its chat template.
 
     Raises:
-        StartError: it is not there, cannot be read, or a package that reads it is not installed.
+        StartError: it is not there, cannot be read, or a package that reads it is not installed; or the model
+            ``generates`` text, and nothing says which token ends an answer.
         OSError: a file cannot be read.
     """
     config = _json(folder / "tokenizer_config.json")
@@ -72,13 +121,18 @@ def tokenizer(folder: Path) -> JsonTokenizer:
             _json(folder / "genai_config.json").get("model", {}),
         )
     ]
-    return JsonTokenizer(
+    made = JsonTokenizer(
         folder / "tokenizer.json",
         eos={each for one in ids for each in (one if isinstance(one, list) else [one]) if isinstance(each, int)},
         bos_token=_token(config.get("bos_token")),
         eos_token=_token(config.get("eos_token")),
-        template=_template(folder, config.get("chat_template")),
+        template=_template(folder, config.get("chat_template")) if generates else None,
     )
+    if generates and not made.eos:
+        raise StartError(
+            f"nothing in {folder} says which token ends an answer; give eos_token_id in generation_config.json"
+        )
+    return made
 
 
 def _graph(path: Path, dtype: str, provider: str) -> tuple[Path, Path]:
@@ -132,11 +186,7 @@ def _look_into(path: Path) -> tuple[frozenset[str], str]:
         return operators, f"int{min(bits)}"
     if operators & _INTEGER_OPERATORS:
         return operators, "int8"
-    half = any(
-        value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-        for value in graph.input
-        if value.name.startswith("past_key_values.")
-    )
+    half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in graph.initializer)
     return operators, "fp16" if half else "fp32"
 
 

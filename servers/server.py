@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from servers import catalog, device
 from servers.batching import Batching
@@ -21,7 +22,9 @@ from servers.errors import StartError
 
 if TYPE_CHECKING:
     from servers.app import App, Options
+    from servers.batcher import Batcher
     from servers.engine import Engine, Limits
+    from servers.plain_app import PlainApp
 
 log = logging.getLogger(__name__)
 _CLOSE_S = 2.0  # for connections to close once their answers are written
@@ -44,6 +47,8 @@ class Settings:
     exit_on_stdin_close: bool
     limits: "Limits"
     http: "Options"
+    task: str = "generate"
+    pooling: str = "auto"
 
 
 def run(settings: Settings) -> None:
@@ -68,6 +73,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     from aiohttp import web
 
     from servers.app import App
+    from servers.plain_app import PlainApp
 
     loop = asyncio.get_running_loop()
     failures: list[Exception] = []
@@ -84,7 +90,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         failures.append(error)
         loop.call_soon_threadsafe(end_now)
 
-    app = App(settings.http)
+    app = App(settings.http) if settings.task == "generate" else PlainApp(settings.http)
     # handler_cancellation: a client that goes away cancels its handler, which frees its slot.
     runner = web.AppRunner(
         app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S, logger=_http_log()
@@ -94,8 +100,12 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         await web.SockSite(runner, listener, backlog=1024).start()
     except OSError as error:
         raise _cannot_listen(settings.host, settings.port, error) from error
+    engine: Engine | Batcher
     try:
-        model, engine = await _bring_up(settings, app, engine_failed)
+        if isinstance(app, PlainApp):
+            *what, engine = await _bring_up_plain(settings, app)
+        else:
+            *what, engine = await _bring_up(settings, app, engine_failed)
     except BaseException:
         await runner.cleanup()
         raise
@@ -104,7 +114,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             loop.add_signal_handler(name, ask_to_stop)
     if settings.exit_on_stdin_close:
         _watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
-    print(_ready_line(settings, model, listener), flush=True)
+    print(_ready_line(settings, what, listener), flush=True)
     await stop.wait()
 
     app.draining = True
@@ -123,8 +133,13 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         raise StartError(f"the engine failed: {failures[0]}") from failures[0]
 
 
-async def _bring_up(settings: Settings, app: "App", failed: Callable[[Exception], None]) -> tuple[Any, "Engine"]:
-    """Load the model beside the event loop, which meanwhile tells clients to come back, and start its engine."""
+async def _bring_up(
+    settings: Settings, app: "App", failed: Callable[[Exception], None]
+) -> tuple[str, str, str, "Engine"]:
+    """Load the model beside the event loop, which meanwhile tells clients to come back, and start its engine.
+
+    Returns what is served, on what, in which precision, as the first line says it; and the engine.
+    """
     from servers.app import Served
     from servers.engine import Engine
     from servers.metrics import Metrics
@@ -154,19 +169,71 @@ async def _bring_up(settings: Settings, app: "App", failed: Callable[[Exception]
             prefix_cache=prefix_cache,
         )
     )
-    return model, engine
+    return model.bundle.name, model.provider, model.bundle.dtype, engine
 
 
-def _load(settings: Settings) -> Any:
+async def _bring_up_plain(settings: Settings, app: "PlainApp") -> tuple[str, str, str, "Batcher"]:
+    """The same for a model without a cache."""
+    from servers.app import Served
+    from servers.batcher import Batcher
+    from servers.metrics import Metrics
+    from servers.plain import EmbeddingModel
+
+    for flag, given in (
+        ("--prefix-cache", settings.limits.prefix_cache),
+        ("--queue-timeout-ms", settings.limits.queue_timeout_s),
+    ):
+        if given:
+            raise StartError(f"{flag} is for models that generate; leave it out with --task {settings.task}")
+    model = await asyncio.to_thread(_load, settings, _load_plain_on)
+    name = model.graph.name
+    metrics = Metrics(name, lambda: batcher.running, lambda: batcher.waiting, settings.kv_slots)
+    batcher = Batcher(model, settings.batching, metrics.ran)
+    batcher.start()
+    facts = _common_facts(name, model.graph.sha256, model.graph.dtype, model.provider, model.threads)
+    facts["task"] = settings.task
+    facts["batches"] = model.batchable
+    app.serve_plain(model, batcher)
+    app.serve(
+        Served(
+            name=name,
+            max_seq_len=model.max_seq_len if isinstance(model, EmbeddingModel) else None,
+            kv_slots=settings.kv_slots,
+            facts=facts,
+            tokenizer=None,
+            engine=cast("Engine", batcher),  # for its batching, and how many run and wait
+            metrics=metrics,
+            prefix_cache=False,
+        )
+    )
+    return name, model.provider, model.graph.dtype, batcher
+
+
+def _load(settings: Settings, load_on: Callable[[device.Provider, Settings], Any] | None = None) -> Any:
     cuda_missing = None if settings.provider == "cpu" else device.why_no_cuda()
     where = device.choose(settings.provider, cuda_missing)
+    load_on = load_on or _load_on
     try:
-        return _load_on(where, settings)
+        return load_on(where, settings)
     except device.FellBack as error:
         if settings.provider != "auto":
             raise
         print(f"warning: {error}", file=sys.stderr)
-        return _load_on("cpu", settings)
+        return load_on("cpu", settings)
+
+
+def _load_plain_on(where: device.Provider, settings: Settings) -> Any:
+    from servers.plain import EmbeddingModel, TensorModel
+
+    if where == "cuda":
+        device.load_cuda_libraries()
+    path, threads = Path(settings.model), settings.threads or max(1, _cores() - 1)
+    if not path.exists():
+        raise StartError(f"no model in {path}; with --task {settings.task} give a folder or an .onnx file")
+    if settings.task == "embed":
+        pooling: Any = settings.pooling
+        return EmbeddingModel(path, settings.dtype, where, threads, pooling, settings.max_seq_len)
+    return TensorModel(path, settings.dtype, where, threads)
 
 
 def _load_on(where: device.Provider, settings: Settings) -> Any:
@@ -192,7 +259,17 @@ def _load_on(where: device.Provider, settings: Settings) -> Any:
 
 
 def _facts(model: Any) -> dict[str, Any]:
-    """What /health says and does not change."""
+    """What /health says of a model that generates, and does not change."""
+    bundle = model.bundle
+    return {
+        **_common_facts(bundle.name, bundle.sha256, bundle.dtype, model.provider, model.threads),
+        "layout": model.layout.kind,
+        "kv_slots": model.slots,
+        "max_seq_len": model.max_seq_len,
+    }
+
+
+def _common_facts(name: str, sha256: str, dtype: str, where: device.Provider, threads: int) -> dict[str, Any]:
     import onnxruntime
 
     try:
@@ -200,15 +277,12 @@ def _facts(model: Any) -> dict[str, Any]:
     except PackageNotFoundError:  # run from a source tree that was never installed
         own = "0+source"
     return {
-        "model": model.bundle.name,
-        "model_sha256": model.bundle.sha256,
-        "device": model.provider,
-        "provider": device.PROVIDERS[model.provider],
-        "dtype": model.bundle.dtype,
-        "layout": model.layout.kind,
-        "threads": model.threads,
-        "kv_slots": model.slots,
-        "max_seq_len": model.max_seq_len,
+        "model": name,
+        "model_sha256": sha256,
+        "device": where,
+        "provider": device.PROVIDERS[where],
+        "dtype": dtype,
+        "threads": threads,
         "versions": {
             "loadtest": own,
             "onnxruntime": onnxruntime.__version__,
@@ -217,12 +291,13 @@ def _facts(model: Any) -> dict[str, Any]:
     }
 
 
-def _ready_line(settings: Settings, model: Any, listener: socket.socket) -> str:
+def _ready_line(settings: Settings, what: list[Any], listener: socket.socket) -> str:
+    name, where, dtype = what
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     batching = settings.batching
     return (
-        f"serving {model.bundle.name} on http://{host}:{listener.getsockname()[1]} "
-        f"({model.provider}, {model.bundle.dtype}, {batching.scheduler}, max batch {batching.batch_size})"
+        f"serving {name} on http://{host}:{listener.getsockname()[1]} "
+        f"({where}, {dtype}, {batching.scheduler}, max batch {batching.batch_size})"
     )
 
 

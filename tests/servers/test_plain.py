@@ -1,0 +1,325 @@
+"""Models without a cache: vectors of texts as OpenAI has them, tensors as the Open Inference Protocol has them."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import exported
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from openai import OpenAI
+from served import Server, eventually, running
+from test_serving import refuse
+
+from servers import pretrained
+from servers.batcher import Aborted, Batcher, Tensors
+from servers.batching import Batching
+
+HIDDEN = 8
+RNG = np.random.default_rng(3)
+TABLE = RNG.standard_normal((exported.SHAPE.vocab, HIDDEN), dtype=np.float32)
+WEIGHT = RNG.standard_normal((3, 2), dtype=np.float32)
+WAIT_S = 10
+
+
+def write(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], tensors: dict[str, Any]) -> Path:
+    graph = helper.make_graph(
+        nodes, "plain", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder
+
+
+def encoder(folder: Path, **pooling: Any) -> Path:
+    """Each token's vector is tanh of its row of a table: enough to see which tokens were pooled."""
+    ids = [exported.info(n, TensorProto.INT64, "B", "S") for n in ("input_ids", "attention_mask", "token_type_ids")]
+    out = [exported.info("last_hidden_state", TensorProto.FLOAT, "B", "S", HIDDEN)]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("Tanh", ["rows"], ["last_hidden_state"]),
+    ]
+    write(folder, nodes, ids, out, {"table": TABLE})
+    exported.describe(folder)
+    if pooling:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+def tensors(folder: Path, rows: str | int = "N") -> Path:
+    """y = x · WEIGHT, and how large each x is."""
+    inputs = [exported.info("x", TensorProto.FLOAT, rows, 3)]
+    outputs = [exported.info("y", TensorProto.FLOAT, rows, 2), exported.info("size", TensorProto.FLOAT, rows)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("ReduceL2", ["x", "axes"], ["size"], keepdims=0),
+    ]
+    return write(folder, nodes, inputs, outputs, {"w": WEIGHT, "axes": np.array([1])})
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[tuple[Server, Path]]:
+    folder = encoder(tmp_path_factory.mktemp("models") / "encoder")
+    with running(environment, "--model", str(folder), "--task", "embed", "--provider", "cpu") as server:
+        yield server, folder
+
+
+@pytest.fixture(scope="module")
+def inferrer(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Server]:
+    folder = tensors(tmp_path_factory.mktemp("models") / "linear")
+    options = ("--scheduler", "dynamic", "--max-batch-size", "8", "--batch-timeout-ms", "20", "--provider", "cpu")
+    with running(environment, "--model", str(folder), "--task", "infer", *options) as server:
+        yield server
+
+
+def mean_of(folder: Path, text: str) -> Any:
+    vector = np.tanh(TABLE[pretrained.tokenizer(folder).encode(text)]).mean(0)
+    return vector / np.linalg.norm(vector)
+
+
+def test_openais_client_gets_the_vectors_of_texts_of_any_length(embedder: tuple[Server, Path]) -> None:
+    server, folder = embedder
+    texts = ["a", "the inference endpoint " * 5, "東京", "Load testing"]
+    with OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none") as client:
+        answer = client.embeddings.create(model="encoder", input=texts)
+    for text, item in zip(texts, answer.data, strict=True):
+        assert item.embedding == pytest.approx(mean_of(folder, text).tolist(), abs=1e-5)
+    assert answer.usage.prompt_tokens == sum(len(pretrained.tokenizer(folder).encode(text)) for text in texts)
+
+
+def test_many_at_once_each_get_their_own(embedder: tuple[Server, Path]) -> None:
+    server, folder = embedder
+    texts = [exported.TEXT[i : i + 3 * i + 1] for i in range(40)]
+
+    def ask(text: str) -> Any:
+        status, answer = server.ask("POST", "/v1/embeddings", {"model": "encoder", "input": text})
+        assert status == 200, answer
+        return answer["data"][0]["embedding"]
+
+    with ThreadPoolExecutor(16) as pool:
+        for text, vector in zip(texts, pool.map(ask, texts), strict=True):
+            assert vector == pytest.approx(mean_of(folder, text).tolist(), abs=1e-5)
+    assert server.load() == (0, 0)
+
+
+def test_token_ids_and_base64(embedder: tuple[Server, Path]) -> None:
+    server, folder = embedder
+    body = {"model": "encoder", "input": [7, 8, 9], "encoding_format": "base64"}
+    answer = server.ask("POST", "/v1/embeddings", body)[1]
+    vector = np.frombuffer(base64.b64decode(answer["data"][0]["embedding"]), "<f4")
+    expected = np.tanh(TABLE[[7, 8, 9]]).mean(0)
+    assert vector == pytest.approx(expected / np.linalg.norm(expected), abs=1e-6)
+    assert folder.name == answer["model"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"model": "encoder", "input": ""}, 400, "not empty"),
+        ({"model": "encoder", "input": []}, 400, "1 to 2048 texts"),
+        ({"model": "encoder", "input": [[999]]}, 400, "token ids 0 to 319"),
+        ({"model": "encoder", "input": "the " * 3000}, 400, "this model takes 256"),
+        ({"model": "encoder", "input": "a", "dimensions": 3}, 400, "dimensions is not supported"),
+        ({"model": "other", "input": "a"}, 404, "`other` does not exist"),
+        ({"model": "encoder"}, 400, "`input`"),
+        (b"{", 400, "truncated"),
+    ],
+)
+def test_wrong_requests_are_told_so(body: Any, status: int, text: str, embedder: tuple[Server, Path]) -> None:
+    got, answer = embedder[0].ask("POST", "/v1/embeddings", body)
+    assert (got, text in answer["error"]["message"]) == (status, True), answer
+
+
+def test_an_encoder_does_not_chat(embedder: tuple[Server, Path]) -> None:
+    body = {"model": "encoder", "messages": [{"role": "user", "content": "hi"}]}
+    status, answer = embedder[0].ask("POST", "/v1/chat/completions", body)
+    assert (status, answer["error"]["code"]) == (404, "not_a_generator")
+    assert "/v1/embeddings" in answer["error"]["message"]
+    (card,) = embedder[0].ask("GET", "/v1/models")[1]["data"]
+    assert card["max_model_len"] == 256
+    assert embedder[0].ask("GET", "/health")[1]["task"] == "embed"
+
+
+def test_the_first_token_alone_where_the_folder_or_the_flag_says_so(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = encoder(tmp_path / "cls", pooling_mode_cls_token=True)
+    expected = np.tanh(TABLE[7]) / np.linalg.norm(np.tanh(TABLE[7]))
+    with running(environment, "--model", str(folder), "--task", "embed", "--provider", "cpu") as server:
+        answer = server.ask("POST", "/v1/embeddings", {"model": "cls", "input": [7, 8, 9]})[1]
+    assert answer["data"][0]["embedding"] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def infer(server: Server, x: Any, **more: Any) -> tuple[int, Any]:
+    x = np.asarray(x, np.float32)
+    body = {"inputs": [{"name": "x", "shape": [*x.shape], "datatype": "FP32", "data": x.ravel().tolist()}], **more}
+    return server.ask("POST", "/v2/models/linear/infer", body)
+
+
+def test_tensors_in_tensors_out(inferrer: Server) -> None:
+    x = RNG.standard_normal((5, 3), dtype=np.float32)
+    status, answer = infer(inferrer, x, id="42")
+    assert (status, answer["model_name"], answer["id"]) == (200, "linear", "42")
+    y, size = answer["outputs"]
+    assert (y["name"], y["datatype"], y["shape"]) == ("y", "FP32", [5, 2])
+    assert y["data"] == pytest.approx((x @ WEIGHT).ravel().tolist(), abs=1e-5)
+    assert size["data"] == pytest.approx(np.linalg.norm(x, axis=1).tolist(), abs=1e-5)
+    answer = infer(inferrer, x, outputs=[{"name": "size"}])[1]
+    assert [each["name"] for each in answer["outputs"]] == ["size"]
+
+
+def test_rows_of_many_clients_share_runs(inferrer: Server) -> None:
+    before = inferrer.ask("GET", "/stats")[1]
+    x = RNG.standard_normal((64, 3), dtype=np.float32)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda row: infer(inferrer, row[None])[1], x))
+    for row, answer in zip(x, answers, strict=True):
+        assert answer["outputs"][0]["data"] == pytest.approx((row @ WEIGHT).tolist(), abs=1e-5)
+    after = inferrer.ask("GET", "/stats")[1]
+    assert after["steps"]["infer"] - before["steps"]["infer"] < 64
+
+
+def test_the_protocol_tells_what_the_model_takes(inferrer: Server) -> None:
+    assert inferrer.ask("GET", "/v2/health/live") == (200, {"live": True})
+    assert inferrer.ask("GET", "/v2/health/ready")[0] == 200
+    assert inferrer.ask("GET", "/v2/models/linear/ready")[0] == 200
+    card = inferrer.ask("GET", "/v2/models/linear")[1]
+    assert card["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
+    assert [port["name"] for port in card["outputs"]] == ["y", "size"]
+    assert inferrer.ask("GET", "/v2")[1]["name"] == "loadtest"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"name": "z"}, "no input z; there are x"),
+        ({"datatype": "INT64"}, "datatype is FP32, not INT64"),
+        ({"shape": [2, 4]}, "shape is [-1, 3]"),
+        ({"shape": [6]}, "shape is [-1, 3]"),
+        ({"data": [1, 2]}, "takes 6 values, not 2"),
+        ({"data": ["a"] * 6}, "not all FP32"),
+        ({"shape": [0, 3], "data": []}, "at least 1"),
+        ({"data": [[1, 2, 3], [4]]}, "not all FP32"),
+    ],
+)
+def test_wrong_tensors_are_told_so_in_the_protocols_form(change: dict[str, Any], text: str, inferrer: Server) -> None:
+    tensor = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6], **change}
+    status, answer = inferrer.ask("POST", "/v2/models/linear/infer", {"inputs": [tensor]})
+    assert (status, text in answer["error"]) == (400, True), answer
+
+
+def test_other_names_are_told_so(inferrer: Server) -> None:
+    assert inferrer.ask("POST", "/v2/models/x/infer", {"inputs": []})[0] == 404
+    status, answer = inferrer.ask("POST", "/v2/models/linear/infer", {"inputs": []})
+    assert (status, answer["error"]) == (400, "the input x is missing")
+    status, answer = infer(inferrer, [[1, 2, 3]], outputs=[{"name": "z"}])
+    assert (status, answer["error"]) == (400, "no output z; there are y, size")
+
+
+def test_a_graph_of_fixed_size_runs_each_request_as_it_is(tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = tensors(tmp_path / "linear", rows=2)
+    with running(environment, "--model", str(folder), "--task", "infer", "--provider", "cpu") as server:
+        x = RNG.standard_normal((2, 3), dtype=np.float32)
+        assert infer(server, x)[1]["outputs"][0]["data"] == pytest.approx((x @ WEIGHT).ravel().tolist(), abs=1e-5)
+        assert "shape is [2, 3]" in infer(server, x[:1])[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("task", "make", "text"),
+    [
+        ("embed", tensors, "takes input_ids and attention_mask, this one x; serve it with --task infer"),
+        ("embed", lambda folder: exported.write(folder, "optimum"), "this one"),
+        ("generate", encoder, "serve it with --task embed"),
+    ],
+)
+def test_a_model_of_another_task_is_refused(task: str, make: Any, text: str, tmp_path: Path) -> None:
+    code, error = refuse("--model", str(make(tmp_path)), "--task", task)
+    assert (code, error.count("\n")) == (3, 1)
+    assert text in error
+
+
+def test_options_of_generation_are_refused(tmp_path: Path) -> None:
+    code, error = refuse("--model", str(tensors(tmp_path)), "--task", "infer", "--prefix-cache")
+    assert (code, "--prefix-cache is for models that generate" in error) == (3, True)
+    code, error = refuse("--model", "tiny", "--task", "infer")
+    assert (code, "give a folder or an .onnx file" in error) == (3, True)
+
+
+class Doubling:
+    """Doubles its rows; one that holds a 13 fails, and fails whatever it shares a run with."""
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+        self.go = threading.Event()
+
+    def key(self, feeds: Tensors) -> Any:
+        return feeds["x"].shape[1:]
+
+    def run(self, feeds: list[Tensors]) -> list[Tensors]:
+        assert self.go.wait(WAIT_S)
+        self.runs.append(len(feeds))
+        if any((each["x"] == 13).any() for each in feeds):
+            raise ValueError("thirteen")
+        return [{"y": 2 * each["x"]} for each in feeds]
+
+
+@pytest.fixture
+def doubling() -> Iterator[tuple[Doubling, Batcher]]:
+    model = Doubling()
+    batcher = Batcher(model, Batching(max_batch_size=4), lambda *_: None)
+    batcher.start()
+    yield model, batcher
+    model.go.set()
+    batcher.stop()
+
+
+def row(*values: int) -> Tensors:
+    return {"x": np.array([values])}
+
+
+def test_one_bad_row_does_not_spoil_its_neighbours(doubling: tuple[Doubling, Batcher]) -> None:
+    model, batcher = doubling
+    first = batcher.submit(row(0))  # runs alone, while the others gather
+    eventually(lambda: batcher.running == 1, "the first does not run")
+    jobs = [batcher.submit(row(value)) for value in (1, 13, 3)]
+    model.go.set()
+    assert first.done.result(WAIT_S)["y"] == 0
+    assert jobs[0].done.result(WAIT_S)["y"] == 2
+    assert jobs[2].done.result(WAIT_S)["y"] == 6
+    with pytest.raises(ValueError, match="thirteen"):
+        jobs[1].done.result(WAIT_S)
+    assert model.runs == [1, 3, 1, 1, 1]
+
+
+def test_rows_of_other_shapes_run_apart_and_the_cancelled_not_at_all(doubling: tuple[Doubling, Batcher]) -> None:
+    model, batcher = doubling
+    first = batcher.submit(row(0))
+    eventually(lambda: batcher.running == 1, "the first does not run")
+    jobs = [batcher.submit(each) for each in (row(1), row(1, 2), row(2), row(3), row(4))]
+    jobs[3].done.cancel()
+    switched = batcher.switch(Batching(max_batch_size=2))
+    model.go.set()
+    assert first.done.result(WAIT_S)["y"] == 0
+    for i in (0, 1, 2, 4):
+        jobs[i].done.result(WAIT_S)
+    assert switched.result(WAIT_S).max_batch_size == 2
+    assert model.runs == [1, 1, 1, 2], "two shapes in the first pair, then two alike"
+
+
+def test_what_has_not_run_when_the_server_ends_is_told_so(doubling: tuple[Doubling, Batcher]) -> None:
+    model, batcher = doubling
+    first = batcher.submit(row(0))
+    eventually(lambda: batcher.running == 1, "the first does not run")
+    second = batcher.submit(row(1))
+    batcher.abort()
+    with pytest.raises(Aborted):
+        second.done.result(WAIT_S)
+    model.go.set()
+    assert first.done.result(WAIT_S)["y"] == 0
