@@ -82,6 +82,8 @@ def detect(inputs: list[Any], outputs: list[Any], operators: Collection[str], he
     cache = past[0]
     if cache.type not in _CACHE_TYPES:
         raise StartError(f"the key/value cache is {cache.type}; this server keeps it in float or float16; {EXPORT}")
+    if len(cache.shape) != 4:
+        raise StartError(f"{cache.name} is no cache of [batch, heads, tokens, head size], but {cache.shape}; {EXPORT}")
     kv_heads, depth = cache.shape[1], cache.shape[3]
     if not isinstance(depth, int):
         depth = head_dim

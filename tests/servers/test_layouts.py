@@ -195,6 +195,22 @@ def test_an_incomplete_cache_is_named(tmp_path: Path) -> None:
     refused(tmp_path, r"no present\.1\.value")
 
 
+def test_a_cache_of_another_form_is_refused(tmp_path: Path) -> None:
+    model = exported.graph("optimum")
+    cache = next(i for i in model.graph.input if i.name == "past_key_values.0.key")
+    model.graph.input.remove(cache)
+    model.graph.input.insert(1, exported.info(cache.name, TensorProto.FLOAT, "B", "P", 16))
+    del model.graph.node[:]
+    model.graph.node.extend(
+        helper.make_node(
+            "Constant", [], [output.name], value=onnx.numpy_helper.from_array(np.zeros((1, 1, 1, 16), "f"))
+        )
+        for output in model.graph.output
+    )
+    write(tmp_path, model)
+    refused(tmp_path, r"no cache of \[batch, heads, tokens, head size\]")
+
+
 def test_a_head_size_that_nothing_gives_is_asked_for(tmp_path: Path) -> None:
     exported.write(tmp_path, "builder")
     (tmp_path / "genai_config.json").write_text('{"model": {"eos_token_id": 0}}')
