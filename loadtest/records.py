@@ -36,8 +36,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request. Times are milliseconds from the level's t0 on one monotonic clock; None is "not measured".
 
     A failed request keeps the times and tokens it got as far as it got; summaries leave them out of every
-    latency and throughput figure. ``wait_ms`` is the part of ``sent − intended`` spent behind an in-flight cap or
-    opening a connection (``connect_ms``); the rest is the generator's own lateness.
+    latency and throughput figure. ``wait_ms`` is the part of ``sent − intended`` spent behind an in-flight cap,
+    opening a connection (``connect_ms``) or on a try that had to be resent; the rest is the generator's own lateness.
     """
 
     id: int

@@ -247,6 +247,8 @@ class AiohttpTransport:
                 # Closed while idle, seen only now (the keep-alive race): sent again, once.
                 exchange.resent = True
                 await asyncio.sleep(0)
+                if exchange.sent:
+                    exchange.wait_ns += perf_counter_ns() - exchange.sent  # the server's time, and no lateness of ours
                 try:
                     await self._try(request, flight)
                 except (aiohttp.ClientError, OSError) as again:

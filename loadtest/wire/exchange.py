@@ -29,7 +29,8 @@ class Exchange:
     ``reads`` is flat, ``[stamp, bytes, stamp, bytes, …]``: what the socket gave, stamped as it left it. Nothing in
     it has been decoded; a decoder works it off later, in parts if it grows long. ``last`` is the newest stamp.
     ``wait_ns`` is time spent not sending for a reason that is not the generator's lateness: opening a connection
-    (``connect_ns``, also part of it) or standing behind a cap (since ``held_since``). ``complete`` tells that the
+    (``connect_ns``, also part of it), standing behind a cap (since ``held_since``), or a first try on a kept-alive
+    connection that the server closed. ``complete`` tells that the
     transport saw the response end by HTTP's own framing; without it and without a ``failure``, the peer closed the
     connection after ``reads``.
     """

@@ -89,6 +89,7 @@ class _Connection(asyncio.Protocol):
             # Closed while idle, seen only now (the keep-alive race). Sent again on a new connection: others that stand
             # idle were probably closed at the same time. And only once, for a new one has never waited.
             exchange.resent = True
+            exchange.wait_ns += now - exchange.sent  # the first try's time is the server's, and no lateness of ours
             self.pool.send_on_new(exchange)
             return
         if not exchange.last:

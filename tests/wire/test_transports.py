@@ -201,6 +201,28 @@ def test_a_server_that_never_answers_is_asked_once_and_on_an_idle_connection_twi
     assert asked_for == 1 + ahead
 
 
+def test_the_time_of_a_try_that_the_server_closed_is_not_the_lateness_of_the_client(run: Run, make: Make) -> None:
+    tries = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tries
+        await request(reader)
+        tries += 1
+        if tries == 1:
+            await asyncio.sleep(0.1)
+        else:
+            writer.write(WHOLE)
+
+    async def main() -> None:
+        async with wired(make, serve) as transport:
+            await transport.open(1)
+            exchange = (await ask(transport)).exchange
+            assert exchange.resent
+            assert exchange.wait_ns - exchange.connect_ns > 0.09e9
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
