@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from loadtest import __version__
-from loadtest.errors import LoadtestError
+from loadtest.errors import LoadtestError, ResultError
 
 if TYPE_CHECKING:
     from loadtest.result import Result
@@ -257,12 +258,18 @@ def _print(result: "Result", folder: Path, json_to: str | None) -> None:
 
 @contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Whoever reads our stdout may have enough of it; the exit code is the run's all the same."""
+    """Whoever reads our stdout may have enough of it; the exit code is the run's all the same.
+
+    Raises:
+        ResultError: stdout cannot be written for another reason, such as a full disk.
+    """
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
         # What is left to be flushed at the interpreter's end goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise ResultError(f"cannot write to stdout: {error.strerror or error}; send it elsewhere") from None
 
 
 def _can_write(json_to: str | None) -> None:
@@ -295,7 +302,8 @@ def _wants_table(figures: object, json_to: str | None) -> bool:
 def _paper() -> tuple[int, bool]:
     """The width of a table on stdout, and whether it may have colour."""
     terminal = sys.stdout.isatty()
-    width = click.formatting.FORCED_WIDTH or (os.get_terminal_size().columns if terminal else 140)
+    # shutil's, because some terminals say that they are 0 wide
+    width = click.formatting.FORCED_WIDTH or (shutil.get_terminal_size().columns if terminal else 140)
     return width, terminal and not os.environ.get("NO_COLOR")
 
 

@@ -241,6 +241,17 @@ def test_a_json_file_that_cannot_be_written_is_found_before_the_run(loadtest: Co
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_under_stdout_is_one_message(environment: dict[str, str], refusing: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "loadtest", "run", refusing, "-n", "3", "-q"],
+            cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot write to stdout" in only_message(done.stderr)
+
+
 def test_a_reader_that_leaves_early_does_not_hide_the_exit_code(
     environment: dict[str, str], refusing: str, tmp_path: Path
 ) -> None:
