@@ -19,7 +19,8 @@ def caveats(level: LevelResult) -> list[str]:
     """The caveats of one level, each naming it; none of a level that never started."""
     if level.status == "not_reached":
         return []
-    nothing = "no request was due in the window, so there is nothing to report; lengthen the level"
+    mend = "it ended before its warm-up did" if level.status == "aborted" else "lengthen the level"
+    nothing = f"no request was due in the window, so there is nothing to report; {mend}"
     said = [nothing] if level.counts.in_window == 0 else []
     said += [*_client(level), *_workload(level), *_stream(level)]
     return [f"{level.name}: {text}" for text in said]

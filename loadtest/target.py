@@ -83,7 +83,7 @@ class GivenURL:
             proxy=self._proxy,
         )  # fmt: skip
         cards = _cards(reply)
-        named = [card for card in cards if card["id"] == self._model]
+        named = cards if self._model is None else [card for card in cards if card["id"] == self._model]
         if self._model is None and not cards:
             words = " ".join(reply.text.split())[:300] or "(empty)"
             raise TargetError(
@@ -91,7 +91,7 @@ class GivenURL:
                 if reply.status not in (401, 403)
                 else f"{self._origin.url}/v1/models refuses us: {reply.status} {words}; give a key with --api-key"
             )
-        card = (named or cards or [{}])[0] if self._model is None or named else {}
+        card = named[0] if named else {}
         origin = self._origin
         query = f"?{origin.query}" if origin.query else ""
         return Facts(

@@ -137,7 +137,7 @@ def test_level_that_never_left_its_warm_up_has_no_rates() -> None:
     assert figures.concurrency.mean is None
     assert figures.whole_run.output_tokens_per_s == pytest.approx(4 / 0.132)
     assert caveats(figures) == ["c=2: no request was due in the window, so there is nothing to report; "
-                                 "lengthen the level"]  # fmt: skip
+                                 "it ended before its warm-up did"]  # fmt: skip
 
 
 # Latency ------------------------------------------------------------------------------------------------------

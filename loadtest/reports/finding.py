@@ -59,7 +59,8 @@ def _failures(levels: Sequence[LevelResult]) -> str:
         counts[failure(error.kind, error.status)] += error.count
     kind = counts.most_common(1)[0][0] if counts else "causes unknown"
     if failed == scheduled:
-        return f"Every request failed, most of them with {kind}: there are no figures to read."
+        share = "all" if len(counts) == 1 else "most of them"
+        return f"Every request failed, {share} with {kind}: there are no figures to read."
     where = "in every level" if len(failing) == len(levels) else _enumerate([level.name for level in failing])
     mend = "Give them a longer --grace" if kind == failure("cancelled") else "Mend that first"
     return (
@@ -125,9 +126,16 @@ def _loads(levels: Sequence[LevelResult]) -> str:
     sweep = sorted(sweep, key=_size)
     if len({_size(level) for level in sweep}) < 2:
         return ""
+    said = _rates(sweep) if sweep[0].load.kind != "closed" else _concurrencies(sweep)
+    if len({_lengths(level) for level in levels}) == 1:
+        return said
+    asked = sweep[0].workload
+    lengths = f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
+    return f"With {lengths}, {said[0].lower()}{said[1:]}"
+
+
+def _concurrencies(sweep: Sequence[LevelResult]) -> str:
     last = sweep[-1]
-    if last.load.kind != "closed":
-        return _rates(sweep)
     best = max(sweep, key=_throughput)
     knee = next(level for level in sweep if _throughput(level) >= PLATEAU * _throughput(best))
     if knee is last:

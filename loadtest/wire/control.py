@@ -89,9 +89,8 @@ def ask(
     except ssl.SSLError as error:
         raise TargetError(f"cannot reach {where}: TLS failed: {tls_words(error)}") from None
     except OSError as error:
-        raise TargetError(
-            f"cannot reach {where}: {error.strerror or error}; is it running, and the port right?"
-        ) from None
+        mend = f"is it running, and the {'path' if origin.socket else 'port'} right?"
+        raise TargetError(f"cannot reach {where}: {error.strerror or error}; {mend}") from None
     except ValueError as error:  # http.client's way of refusing a header
         raise UsageError(f"a header cannot be sent as it is given: {error}") from None
     except http.client.BadStatusLine as error:

@@ -56,6 +56,13 @@ def test_sweep_that_still_grows_does_not_claim_a_limit(play: Play, level: Make, 
     assert "The limit is not in sight" in said
 
 
+def test_sweep_at_several_lengths_says_of_which_it_speaks(play: Play, level: Make, result: Whole) -> None:
+    levels = [play(level(load=closed(c), input_tokens=Length(n, n)), 50, 5) for n in (64, 128) for c in (1, 4)]
+    assert re.match(
+        r"With (64|128) input and \S+ output tokens, throughput was still growing at c=4", finding(result(levels))
+    )
+
+
 def test_order_of_the_levels_does_not_change_the_finding(sweep: Callable[..., Result]) -> None:
     result = sweep()
     assert finding(msgspec.structs.replace(result, levels=result.levels[::-1])) == finding(result)
@@ -103,7 +110,7 @@ def test_matrix_with_a_failing_cell_still_teaches_after_saying_so(matrix: Result
 
 def test_failures_of_a_whole_run(play: Play, level: Make, result: Whole) -> None:
     said = finding(result([play(level(), 50, 5, failing=1.0)]))
-    assert said == "Every request failed, most of them with http_status 503: there are no figures to read."
+    assert said == "Every request failed, all with http_status 503: there are no figures to read."
 
 
 def test_invalid_and_partial_levels_carry_no_conclusion(play: Play, level: Make, result: Whole) -> None:
