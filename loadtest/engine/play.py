@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
@@ -26,6 +27,7 @@ _BACKLOG = 1500  # with more exchanges than this to decode it waits no more; wit
 _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
 _LAG_PERIOD_S = 0.01
+_LAGS_KEPT = 100_000  # the newest, some 17 minutes: a long level is not to fill the memory with them
 _CONNECT_PAUSE_S = 0.1
 _WAITS_LEAST = 100  # with fewer sampled reads the error bar's p99 would be the slowest of them
 
@@ -70,7 +72,8 @@ class Play:
         self._last_done = 0
         self._scheduled = 0
         self._finished: asyncio.Future[None] | None = None
-        self._lags: list[float] = []
+        self._lags: deque[float] = deque(maxlen=_LAGS_KEPT)
+        self._longest_lag = 0.0
         self._opened_before = transport.opened
         self._ports_before = transport.no_free_port
 
@@ -140,7 +143,7 @@ class Play:
             worker=self._worker,
             cpu_share=round(cpu_share, 4),
             loop_lag_p99_ms=_quantile(lags, 0.99),
-            loop_lag_max_ms=_quantile(lags, 1),
+            loop_lag_max_ms=round(self._longest_lag, 4) if lags else None,
             reads=self._recorder.reads,
             coalesced_reads=self._recorder.coalesced_reads,
             connections_opened=self._transport.opened - self._opened_before,
@@ -324,7 +327,9 @@ class Play:
         while True:
             due = perf_counter_ns() + _LAG_PERIOD_S * 1e9
             await asyncio.sleep(_LAG_PERIOD_S)
-            self._lags.append(max(0.0, (perf_counter_ns() - due) / 1e6))
+            lag = max(0.0, (perf_counter_ns() - due) / 1e6)
+            self._lags.append(lag)
+            self._longest_lag = max(self._longest_lag, lag)
 
     async def _watch_time(self) -> None:
         """One sweep for all requests, instead of a timer a read."""
