@@ -120,7 +120,7 @@ def run(options: Options, progress: Progress) -> Outcome:
                     with interrupts.at_once():
                         target.set_batching(level.batching)
                     progress.level(level, len(levels))
-                    log.info("level %d: %s", level.index, level.name)
+                    log.info("level %d: %s", level.index + 1, level.name)
                     went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
                     # numpy comes with it, and the run's first request need not wait for that
                     from loadtest.summary import summarise

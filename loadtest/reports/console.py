@@ -324,7 +324,8 @@ def _conditions(result: Result) -> list[str]:
         told.hardware.server and f"server: {told.hardware.server}",
         told.hardware.client and f"client: {told.hardware.client}",
         *(f"{name} {version}" for name, version in software.items()),
-        *(f"{name}: {text}" for name, text in result.labels.items()),
+        # These two are what the conditions say already.
+        *(f"{name}: {text}" for name, text in result.labels.items() if name not in {"hardware", "precision"}),
     ]
     lines = ([_plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
     return [" · ".join(line) for line in lines if line]
@@ -347,7 +348,7 @@ def _asked(lengths: Sequence[TokenLengths]) -> str:
     if not means:
         return asked[0]
     seen = "–".join(dict.fromkeys((tokens(min(means)), tokens(max(means)))))
-    return asked[0] if seen == asked[0] else f"{asked[0]} ({seen} observed)"
+    return asked[0] if seen == asked[0] else f"{asked[0]} (observed mean {seen})"
 
 
 def _batch_timeout(levels: Sequence[LevelResult]) -> str:

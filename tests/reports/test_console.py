@@ -172,12 +172,16 @@ def test_events_stand_in_for_unknown_tokens_under_their_own_name(matrix: Result)
 
 def test_warnings_adaptations_and_labels_are_shown(matrix: Result) -> None:
     told = msgspec.structs.replace(
-        matrix, warnings=["c=1: answers were short"], adaptations=["max_tokens left out"], labels={"site": "lab 3"}
+        matrix,
+        warnings=["c=1: answers were short"],
+        adaptations=["max_tokens left out"],
+        labels={"site": "lab 3", "hardware": "a label that stands in the conditions already"},
     )
     text = table(told, 80, color=False)
     assert "warning: c=1: answers were short\n" in text
     assert "changed: max_tokens left out\n" in text
     assert "site: lab 3" in text
+    assert "hardware: " not in text
 
 
 def test_run_without_levels_still_reports(matrix: Result) -> None:
