@@ -61,10 +61,12 @@ def _failures(levels: Sequence[LevelResult]) -> str:
     if failed == scheduled:
         share = "all" if len(counts) == 1 else "most of them"
         return f"Every request failed, {share} with {kind}: there are no figures to read."
-    where = "in every level" if len(failing) == len(levels) else _enumerate([level.name for level in failing])
+    where = ", in every level" if len(failing) == len(levels) else f", {_enumerate([level.name for level in failing])}"
+    if len(levels) == 1:
+        where = ""
     mend = "Give them a longer --grace" if kind == failure("cancelled") else "Mend that first"
     return (
-        f"{failed:,} of {scheduled:,} requests failed ({failed / scheduled:.1%}; mostly {kind}), {where}. "
+        f"{failed:,} of {scheduled:,} requests failed ({failed / scheduled:.1%}; mostly {kind}){where}. "
         f"{mend}: figures of a level with failures describe only the requests that survived."
     )
 

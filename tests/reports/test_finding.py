@@ -108,6 +108,11 @@ def test_matrix_with_a_failing_cell_still_teaches_after_saying_so(matrix: Result
     assert "Among the levels without failures: continuous 4 at c=16 gave the most" in said
 
 
+def test_failures_of_the_only_level_are_not_said_to_be_everywhere(play: Play, level: Make, result: Whole) -> None:
+    said = finding(result([play(level(), 50, 5, failing=0.1)]))
+    assert "mostly http_status 503). Mend that first" in said
+
+
 def test_failures_of_a_whole_run(play: Play, level: Make, result: Whole) -> None:
     said = finding(result([play(level(), 50, 5, failing=1.0)]))
     assert said == "Every request failed, all with http_status 503: there are no figures to read."
