@@ -10,6 +10,8 @@ INPUT_LENGTH = 0.02
 # Above these a gap between events says little of the time between tokens.
 TOKENS_PER_EVENT = 1.5
 COALESCED = 0.10
+# So few answers without a speed move no percentile of those that have one; result.json counts them all the same.
+SINGLE_BURST = 0.05
 # A generator process that once stood still for so much of the window, and for so long, may have missed what went on.
 STOOD_STILL = 0.05
 STOOD_STILL_MS = 250.0
@@ -92,7 +94,7 @@ def _stream(level: LevelResult) -> list[str]:
     no_token = level.latency.ttft_ms.excluded
     if no_token and level.whole_run.events_per_s is not None:
         said.append(f"TTFT not measured: {no_token} ok answers brought no token, or were not streamed")
-    if level.single_burst:
+    if level.single_burst > SINGLE_BURST * _ok(level):
         said.append(
             f"single-burst: {level.single_burst} of {_ok(level)} answers arrived all at once; TPOT and ITL are "
             "without them, for they have no speed"

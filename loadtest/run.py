@@ -273,6 +273,10 @@ def _wiring(
     )
 
 
+# Flags of the bundled server, by the names that the command line gives their overrides.
+_BUNDLED = ("scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads")
+
+
 def _begun(
     options: Options, resolved: Resolved, facts: Facts, redact: Redactor, way: _Way, warned: Sequence[str]
 ) -> Result:
@@ -280,7 +284,13 @@ def _begun(
     asked = resolved.scenario
     assert asked.seed is not None
     notes = [*way.notes, *warned]
-    if options.url is not None and any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
+    given = [options.overrides[name].origin for name in _BUNDLED if name in options.overrides]
+    unused = [origin for origin in given if origin.startswith("-")]  # a variable may be meant for other runs
+    if options.url is not None and unused:
+        notes.append(f"set for the bundled server, and so not used here: {', '.join(unused)}")
+    elif options.url is not None and any(
+        len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels
+    ):
         notes.append("the scenario's batching levels are settings of the bundled server and were left out")
     return Result(
         tool=Tool(name="loadtest", version=__version__),

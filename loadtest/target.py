@@ -235,7 +235,7 @@ class BundledServer:
             tokens=_tokens(card, self._endpoint),
             precision=health["dtype"],
             software=health["versions"],
-            hardware=f"{health['device']} ({health['provider']}), {health['threads']} thread(s)",
+            hardware=f"{health['device']} ({health['provider']}), {_threads(health['threads'])}",
         )
 
     def set_batching(self, batching: Batching | None) -> None:
@@ -267,6 +267,10 @@ class BundledServer:
     def close(self) -> None:
         """Stop the server: ask it to drain, and end it if it does not."""
         self._process.close()
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count != 1)}"
 
 
 def _cards(reply: Reply) -> list[dict[str, Any]]:

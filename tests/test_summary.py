@@ -548,6 +548,13 @@ def test_lost_record_of_a_complete_level_is_noticed() -> None:
     assert "3 requests were scheduled and 2 recorded" in reason
 
 
+def test_a_burst_among_many_streams_is_counted_and_not_warned_of() -> None:
+    burst = answer(1000, 2500.0, itl_ms=[0.0] * 3, last_token_ms=2600.0, first_token_ms=2600.0)
+    figures = summarise(level(), [*busy(), burst], run())
+    assert figures.single_burst == 1
+    assert not any("single-burst" in text for text in caveats(figures))
+
+
 def test_a_busy_client_is_a_warning_and_not_a_verdict() -> None:
     busy_worker = msgspec.structs.replace(run().workers[0], cpu_share=0.97)
     figures = summarise(level(), busy(), run(workers=[busy_worker]))

@@ -241,6 +241,12 @@ def test_a_json_file_that_cannot_be_written_is_found_before_the_run(loadtest: Co
     assert "Traceback" not in done.stderr
 
 
+def test_flags_of_the_bundled_server_are_not_silently_left_out(loadtest: Command, tiny: str) -> None:
+    done = loadtest("run", tiny, "-n", "1", "-q", "--serve-model", "demo", "--threads", "2", "--output-tokens", "2")
+    assert done.returncode == 0, done.stderr
+    assert "set for the bundled server, and so not used here: --serve-model, --threads" in done.stdout
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_under_stdout_is_one_message(environment: dict[str, str], refusing: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
