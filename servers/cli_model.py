@@ -83,7 +83,7 @@ def build(*, shape: str, output: Path, dtype: str, seed: int) -> None:
 def convert_gguf(*, file: Path, output: Path, dtype: str) -> None:
     """Convert a Llama-family model (Llama, Mistral, SmolLM2, TinyLlama…) with its tokenizer and chat template.
 
-    It takes memory for the weights twice, in float32. Needs pip install 'loadtest[gguf,models]'.
+    It takes memory for the weights twice, in float32. Needs pip install '.[gguf,models]'.
 
     \b
     loadtest model convert-gguf SmolLM2-135M-Instruct.Q8_0.gguf -o models/smollm2

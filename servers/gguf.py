@@ -18,7 +18,7 @@ from servers import builder
 from servers.decoder import Dtype, Shape, Weights, build
 from servers.errors import StartError
 
-_EXTRA = "pip install 'loadtest[gguf,models]'"
+_EXTRA = "pip install '.[gguf,models]'"
 _INSTEAD = "export the original model with onnxruntime-genai's builder or optimum-onnx instead"
 _CONTROL, _USER_DEFINED = 3, 4  # token types: never text; text that is always one token
 # Pre-tokenizers by the names that llama.cpp gives them (src/llama-vocab.cpp); the regular expression is Llama 3's.

@@ -8,7 +8,7 @@ from typing import Any
 from servers.errors import StartError
 from servers.tokenizer import Decoder, Tokenizer, Unencodable
 
-_EXTRA = "pip install 'loadtest[models]'"
+_EXTRA = "pip install '.[models]'"
 _CHARACTER_TOKENS = 4  # a UTF-8 character has at most four bytes, so four tokens
 
 

@@ -272,7 +272,9 @@ class Server(_Section):
     provider: Provider | None = Field(
         None, description="Where it computes: cpu, cuda, or auto (cuda where it works, else cpu)."
     )
-    dtype: Dtype | None = Field(None, description="Precision of the weights: fp32 or int8 (cpu), fp16 (cuda), or auto (fp32 or fp16).")
+    dtype: Dtype | None = Field(
+        None, description="Precision of the weights: fp32 or int8 (cpu), fp16 (cuda), or auto (fp32 or fp16)."
+    )
     threads: ServerCount | None = Field(None, description="Threads that compute. Not given: one less than the cores.")
     scheduler: SchedulerAxis = None
     max_batch_size: MaxBatchSize = None
