@@ -47,6 +47,9 @@ HELD_FLOOR = 0.95
 # What the user's own caps held back, or what was still opening its connection, the generator did not fail to send.
 HELD_BACK = frozenset({"dropped", "never_sent", "cancelled"})
 
+# Of the requests that became due in the window, so many more waiting at its end than at its start: overloaded.
+GROWTH_SHARE = 0.10
+
 # Below this a closed loop's held concurrency says more about two or three requests than about the client.
 HELD_SPAN_MS = 100.0
 
@@ -73,7 +76,7 @@ def summarise(level: Level, records: Sequence[Record], run: LevelRun | None) -> 
     latency = _latency(records, columns, inside)
     figures = LevelResult(
         name=level.name,
-        status="aborted" if run is None else _STATUS[run.end],
+        status=_status(level, columns, bounds, run),
         load=level.load,
         batching=level.batching,
         workload=_workload(level, records, columns, inside & columns.ok),
@@ -213,6 +216,29 @@ def _seconds(value_ms: float) -> float:
 
 
 # The window ---------------------------------------------------------------------------------------------------
+
+
+def _status(level: Level, columns: Columns, bounds: _Bounds, run: LevelRun | None) -> Status:
+    if run is None:
+        return "aborted"
+    status = _STATUS[run.end]
+    return "overloaded" if status == "ok" and _queue_grew(level, columns, bounds) else status
+
+
+def _queue_grew(level: Level, columns: Columns, bounds: _Bounds) -> bool:
+    """Whether an open loop asked for more than the target can do: requests that were due and not done piled up.
+
+    They grow from quarter to quarter of the window, and by its end by a tenth of all that became due in it and by more
+    than three standard deviations of a Poisson count of those, which chance does not do.
+    """
+    if level.load.kind == "closed" or bounds.length_s is None:
+        return False
+    marks = np.linspace(bounds.start, bounds.end, 5)
+    due = np.searchsorted(np.sort(columns.intended), marks, side="right")
+    done = np.searchsorted(np.sort(columns.done[~np.isnan(columns.done)]), marks, side="right")
+    waiting = due - done
+    growth, arrived = int(waiting[-1] - waiting[0]), int(due[-1] - due[0])
+    return bool((np.diff(waiting) > 0).all()) and growth > max(GROWTH_SHARE * arrived, 3 * arrived**0.5)
 
 
 def _count_bounded(level: Level, columns: Columns) -> bool:

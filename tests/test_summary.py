@@ -652,3 +652,48 @@ def test_large_level_is_finite_and_consistent() -> None:
     assert figures.latency.itl_ms.ok.n == 3 * figures.counts.in_window
     assert figures.throughput.output_tokens_per_s == pytest.approx(8000.0, rel=0.01)
     assert math.isfinite(figures.concurrency.mean or math.nan)
+
+
+def queue(rate_per_s: float, served_per_s: float, seconds: float = 30.0) -> list[Record]:
+    """A single server of constant speed, first come, first served, under constant arrivals."""
+    records, free = [], 0.0
+    for number in range(int(rate_per_s * seconds)):
+        at = 1000 * number / rate_per_s
+        free = max(free, at) + 1000 / served_per_s
+        records.append(
+            answer(number, at, first_token_ms=free, first_answer_ms=free, last_token_ms=free, done_ms=free, itl_ms=None)
+        )
+    return records
+
+
+@pytest.mark.parametrize(
+    ("served_per_s", "status"), [(200.0, "ok"), (51.0, "ok"), (40.0, "overloaded"), (25.0, "overloaded")]
+)
+def test_a_growing_queue_is_called_overloaded(served_per_s: float, status: str) -> None:
+    asked = level(load=Load("constant", rate_per_s=50.0), duration_s=30.0)
+    assert summarise(asked, queue(50.0, served_per_s), run(30_000.0)).status == status
+
+
+def test_a_closed_loop_and_a_handful_of_requests_are_not_called_overloaded() -> None:
+    assert summarise(level(duration_s=30.0), queue(50.0, 25.0), run(30_000.0)).status == "ok"
+    few = level(load=Load("constant", rate_per_s=1.0), duration_s=8.0)
+    assert summarise(few, queue(1.0, 0.8, 8.0), run(8_000.0)).status == "ok"
+
+
+def test_chance_does_not_overload_a_busy_target() -> None:
+    rng = random.Random(5)
+    called = 0
+    for _ in range(100):  # M/M/1 at 85 %
+        at = free = 0.0
+        records = []
+        for number in range(1500):
+            at += rng.expovariate(50.0) * 1000
+            free = max(free, at) + rng.expovariate(50.0 / 0.85) * 1000
+            records.append(
+                answer(
+                    number, at, first_token_ms=free, first_answer_ms=free, last_token_ms=free, done_ms=free, itl_ms=None
+                )
+            )
+        asked = level(load=Load("poisson", rate_per_s=50.0), duration_s=at / 1000)
+        called += summarise(asked, records, run(at)).status == "overloaded"
+    assert called == 0

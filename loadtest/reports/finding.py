@@ -27,7 +27,7 @@ def finding(result: Result) -> str:
         level
         for level in ran
         if level.client.valid
-        and level.status == "ok"
+        and level.status in ("ok", "overloaded")
         and level.counts.in_window
         and not level.counts.failed
         and _throughput(level)
