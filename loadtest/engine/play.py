@@ -27,7 +27,7 @@ _BACKLOG = 1500  # with more exchanges than this to decode it waits no more; wit
 _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
 _LAG_PERIOD_S = 0.01
-_LAGS_KEPT = 100_000  # the newest, some 17 minutes: a long level is not to fill the memory with them
+_LAGS_KEPT = 20_000  # the newest, some three minutes: a long level is not to fill the memory with them
 _CONNECT_PAUSE_S = 0.1
 _WAITS_LEAST = 100  # with fewer sampled reads the error bar's p99 would be the slowest of them
 

@@ -24,7 +24,7 @@ from loadtest.wire.tls import tls_words
 
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
 _OPENING_AT_ONCE = 128
-_WAITS_KEPT = 100_000
+_WAITS_KEPT = 20_000
 _STAMPED_EVERY = 50  # one connection of so many, the first among them, measures how long bytes wait for us
 
 

@@ -347,14 +347,14 @@ def test_the_transports_agree_on_counts_and_on_times_within_their_error_bars(
         ready = re.search(r"http://\S+", server.stdout.readline())
         assert ready
         for transport in TRANSPORTS:
-            flags = ("-c", "4", "-n", "24", "--output-tokens", "10", "--seed", "1", "--transport", transport)
+            flags = ("-c", "4", "-n", "48", "--output-tokens", "10", "--seed", "1", "--transport", transport)
             done = loadtest("run", ready[0], *flags, "-o", transport)
             assert done.returncode == 0, done.stderr
             found[transport] = json.loads((tmp_path / transport / "result.json").read_text("utf-8"))["levels"][0]
         server.terminate()
     fast, other = found["fast"], found["aiohttp"]
     assert fast["counts"] == other["counts"]
-    assert fast["counts"]["ok"] == 24
+    assert fast["counts"]["ok"] == 48
     for key in ("finish_reasons", "tokens_per_event", "bad_events", "errors"):
         assert fast[key] == other[key]
     for direction in ("input_tokens", "output_tokens"):

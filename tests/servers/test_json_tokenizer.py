@@ -135,5 +135,5 @@ def test_a_missing_package_is_named_with_its_pip_line(
     package: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(StartError, match=rf"package {package}: pip install 'loadtest\[models\]'"):
+    with pytest.raises(StartError, match=rf"package {package}: pip install '.\[models\]'"):
         pretrained.tokenizer(folder)
