@@ -28,6 +28,7 @@ from loadtest.target import ServerProcess
 from loadtest.wire.control import ask
 from loadtest.wire.origin import Origin, parse
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 from loadtest.workload.prompts import Tokens
 
 TTFT_MS = 50.0
@@ -176,8 +177,7 @@ class _Stage:
             name=f"{streams} streams",
             load=Load("closed", concurrency=streams),
             batching=None,
-            input_tokens=_INPUT_TOKENS,
-            output_tokens=size.output_tokens,
+            workloads=(Workload(_INPUT_TOKENS, size.output_tokens),),
             duration_s=size.duration_s,
             requests=None,
             warmup_s=size.warmup_s,
@@ -202,8 +202,7 @@ class _Stage:
             name="burst" if kind == "burst" else "not streamed",
             load=Load("closed", concurrency=_BURST_CONCURRENCY),
             batching=None,
-            input_tokens=_INPUT_TOKENS,
-            output_tokens=tokens,
+            workloads=(Workload(_INPUT_TOKENS, tokens),),
             duration_s=None,
             requests=requests,
             warmup_s=0.0,

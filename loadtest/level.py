@@ -6,6 +6,7 @@ import msgspec
 
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Probe, Workload
 
 Scheduler = Literal["continuous", "dynamic", "static", "none"]
 SCHEDULERS: tuple[Scheduler, ...] = ("continuous", "dynamic", "static", "none")
@@ -25,6 +26,9 @@ class Batching(msgspec.Struct, frozen=True):
 class Level(msgspec.Struct, frozen=True):
     """One level of a run, complete: with the run's seed it determines every request and its due time.
 
+    ``workloads`` are one or more, mixed by weight. ``probe`` plays beside them. ``model`` of None is the run's own.
+    ``repeat`` counts from 1: the same level played again in another order, with requests of its own.
+
     Either ``duration_s`` or ``requests`` bounds the sending, or both (whichever ends first). ``warmup_s`` is the
     part at the start that is played but not measured. ``grace_s`` is how long unfinished requests may take after
     the sending has ended, before they are cut off.
@@ -34,12 +38,34 @@ class Level(msgspec.Struct, frozen=True):
     name: str
     load: Load
     batching: Batching | None
-    input_tokens: Length
-    output_tokens: Length
+    workloads: tuple[Workload, ...]
     duration_s: float | None
     requests: int | None
     warmup_s: float
     grace_s: float
+    model: str | None = None
+    probe: Probe | None = None
+    repeat: int = 1
+
+    @property
+    def input_tokens(self) -> str:
+        """The prompt lengths asked for, in words."""
+        return _asked([workload.input_tokens for workload in self.workloads])
+
+    @property
+    def output_tokens(self) -> str:
+        """The answer lengths asked for, in words."""
+        return _asked([workload.output_tokens for workload in self.workloads])
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Expected length of an answer, as far as it is known before; of data that say nothing, 1."""
+        weights = sum(workload.weight for workload in self.workloads)
+        return sum(w.weight * (w.output_tokens.mean if w.output_tokens else 1) for w in self.workloads) / weights
+
+
+def _asked(lengths: "list[Length | None]") -> str:
+    return " | ".join(dict.fromkeys("data" if length is None else str(length) for length in lengths))
 
 
 class WorkerHealth(msgspec.Struct, frozen=True):

@@ -10,17 +10,27 @@ import msgspec
 from loadtest.level import Batching, Level
 from loadtest.scenario.model import Block, Scenario
 from loadtest.schedule import Load, arrivals, share, stream
+from loadtest.workload.lengths import pair
+from loadtest.workload.model import Workload
 
 _WARMUP_SHARE, _WARMUP_LEAST_S, _WARMUP_MOST_S = 0.1, 1.0, 30.0
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request before it is sent: what it asks, and the random stream that its prompt is written from."""
+    """One request before it is sent: what it asks, and the random stream that its prompt is written from.
+
+    ``workload`` is its place in the level's. Of a conversation ``session`` and ``turn`` (from 1) say where it stands.
+    Lengths of None are those of ``row``, the number of the row of the workload's data that it plays.
+    """
 
     id: int
-    input_tokens: int
-    output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
     rng: random.Random
+    workload: int = 0
+    session: int | None = None
+    turn: int | None = None
+    row: int | None = None
 
 
 def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
@@ -38,7 +48,8 @@ def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
         ):
             duration_s = scenario.duration_s if load.stages is None else load.duration_s
             level = Level(
-                0, "", load, batching, in_, out, duration_s, scenario.requests, _warmup(scenario, duration_s),
+                0, "", load, batching, (Workload(in_, out),), duration_s, scenario.requests,
+                _warmup(scenario, duration_s),
                 scenario.timeout_s if scenario.grace_s is None else scenario.grace_s,
             )  # fmt: skip
             seen.setdefault(level)
@@ -65,7 +76,9 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
         if number % turn % workers != worker:
             continue
         rng = stream(seed, "request", level.index, number)
-        yield Request(number, level.input_tokens.sample(rng), level.output_tokens.sample(rng), rng)
+        chosen = _chosen(level.workloads, rng)
+        input_tokens, output_tokens = _lengths(level.workloads[chosen], rng)
+        yield Request(number, input_tokens, output_tokens, rng, chosen)
 
 
 def request_count(level: Level, worker: int, workers: int) -> int | None:
@@ -75,6 +88,21 @@ def request_count(level: Level, worker: int, workers: int) -> int | None:
     turn = _turn(level, workers)
     whole, rest = divmod(level.requests, turn)
     return whole * share(turn, worker, workers) + share(rest, worker, workers)
+
+
+def _chosen(workloads: tuple[Workload, ...], rng: random.Random) -> int:
+    """Which workload of a mix a request is of."""
+    if len(workloads) == 1:
+        return 0
+    return rng.choices(range(len(workloads)), [workload.weight for workload in workloads])[0]
+
+
+def _lengths(workload: Workload, rng: random.Random) -> tuple[int | None, int | None]:
+    """The lengths of one request; None where the data have them."""
+    asked, answer = workload.input_tokens, workload.output_tokens
+    if asked is not None and answer is not None and workload.correlation:
+        return pair(asked, answer, workload.correlation, rng)
+    return (asked.sample(rng) if asked else None), (answer.sample(rng) if answer else None)
 
 
 def _turn(level: Level, workers: int) -> int:

@@ -37,7 +37,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A failed request keeps the times and tokens it got as far as it got; summaries leave them out of every
     latency and throughput figure. ``wait_ms`` is the part of ``sent − intended`` spent behind an in-flight cap,
-    opening a connection (``connect_ms``) or on a try that had to be resent; the rest is the generator's own lateness.
+    opening a connection (``connect_ms``), on a try that had to be resent, or behind the previous turn of its session;
+    the rest is the generator's own lateness. ``workload`` is the place in the level's mix, ``turn`` counts from 1.
+    ``prompt_hash`` tells repeated prompts: 48 bits of the whole input. A ``probe`` played beside the load and is in
+    none of its figures. The input length is None where nobody asked for one.
     """
 
     id: int
@@ -46,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     intended_ms: float
     outcome: Outcome
     in_window: bool
-    asked_input_tokens: int
+    asked_input_tokens: int | None
     asked_output_tokens: int
     sent_ms: float | None = None
     wait_ms: float = 0.0
@@ -69,6 +72,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_in: int = 0
     bad_events: int = 0
     resent: bool = False
+    workload: int = 0
+    session: int | None = None
+    turn: int | None = None
+    prompt_hash: int | None = None
+    probe: bool = False
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:

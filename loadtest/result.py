@@ -17,7 +17,6 @@ from loadtest.errors import ResultError
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
 from loadtest.stats import Dist, Due
-from loadtest.workload.lengths import Length
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
@@ -318,8 +317,8 @@ def not_reached(level: Level) -> LevelResult:
     """The result of a level that never started: everything zero, null or empty."""
     nothing, none_due = Metric(ok=Dist(n=0)), Metric(ok=Dist(n=0), due=Due(n=0, failed=0))
 
-    def lengths(asked: Length) -> TokenLengths:
-        return TokenLengths(requested=str(asked), asked=Lengths(n=0), observed=Lengths(n=0))
+    def lengths(asked: str) -> TokenLengths:
+        return TokenLengths(requested=asked, asked=Lengths(n=0), observed=Lengths(n=0))
 
     return LevelResult(
         name=level.name,

@@ -42,32 +42,37 @@ class Load(msgspec.Struct, frozen=True):
     ``closed``: ``concurrency`` slots, each sending its next request when its last one has ended.
     ``constant``, ``poisson``, ``gamma``: an open loop of ``rate_per_s`` requests a second, whatever the answers do.
     ``stages``: an open loop whose rate follows ``stages``, one after the other, with the gaps of ``arrival``.
+    ``trace``: an open loop of ``events`` requests at times that were recorded, within ``span_s``.
     ``burstiness`` is the shape of gamma gaps: 1 is Poisson, below 1 is burstier; it never changes the rate.
     """
 
-    kind: Literal["closed", "constant", "poisson", "gamma", "stages"]
+    kind: Literal["closed", "constant", "poisson", "gamma", "stages", "trace"]
     concurrency: int | None = None
     rate_per_s: float | None = None
     burstiness: float | None = None
     stages: tuple[Stage, ...] | None = None
     arrival: Arrival | None = None
+    events: int | None = None
+    span_s: float | None = None
 
     @property
-    def process(self) -> Literal["closed", "constant", "poisson", "gamma"]:
+    def process(self) -> Literal["closed", "constant", "poisson", "gamma", "trace"]:
         """What the gaps are like; ``closed`` where the answers make them."""
         return self.arrival or "poisson" if self.kind == "stages" else self.kind
 
     @property
     def duration_s(self) -> float | None:
-        """How long the stages last together; None for a load without an end of its own."""
+        """How long the stages or the trace last; None for a load without an end of its own."""
+        if self.stages is None:
+            return self.span_s
         # Durations are exact to the microsecond; their sum should not show how floats add up.
-        return None if self.stages is None else round(math.fsum(stage.duration_s for stage in self.stages), 6)
+        return round(math.fsum(stage.duration_s for stage in self.stages), 6)
 
     @property
     def peak_per_s(self) -> float | None:
-        """The highest rate there will be; None for a closed loop."""
+        """The highest rate there will be, of a trace its mean; None for a closed loop."""
         if self.stages is None:
-            return self.rate_per_s
+            return self.mean_rate_per_s()
         return max(max(stage.from_per_s, stage.to_per_s) for stage in self.stages)
 
     def mean_rate_per_s(self, start_s: float = 0.0, end_s: float = math.inf) -> float | None:
@@ -75,6 +80,8 @@ class Load(msgspec.Struct, frozen=True):
 
         Of stages only the time that they last counts, and where that is none, there is no rate.
         """
+        if self.kind == "trace":
+            return self.events / self.span_s if self.events and self.span_s else None
         if self.stages is None or self.duration_s is None:
             return self.rate_per_s
         start_s, end_s = max(start_s, 0.0), min(end_s, self.duration_s)
@@ -89,7 +96,9 @@ class Load(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.kind == "closed":
             return f"c={self.concurrency}"
-        process = {"poisson": "", "constant": " constant", "gamma": f" gamma {self.burstiness or 1:g}"}[self.process]
+        if self.kind == "trace":
+            return f"trace of {self.events}"
+        process = {"poisson": "", "gamma": f" gamma {self.burstiness or 1:g}"}.get(self.process, f" {self.process}")
         if self.stages is None:
             return f"{self.rate_per_s:g}/s{process}"
         rates = [f"{rate:g}" for stage in self.stages for rate in (stage.from_per_s, stage.to_per_s)]
@@ -118,10 +127,10 @@ def arrivals(load: Load, seed: int, level: int, duration_s: float | None, reques
     ``burstiness`` is vLLM's: a coefficient of variation of the gaps of ``1 / sqrt(burstiness)``.
 
     Raises:
-        ValueError: a closed loop, whose times depend on the answers, or an open loop with no bound.
+        ValueError: a closed loop or a trace, whose times are not made here, or an open loop with no bound.
     """
-    if load.process == "closed":
-        raise ValueError("a closed loop has no arrival times of its own")
+    if load.process in ("closed", "trace"):
+        raise ValueError("the times of a closed loop come from the answers, and those of a trace from its file")
     marks = _marks(load, stream(seed, "arrivals", level))
     if load.stages is not None:
         times = _through(load.stages, marks)

@@ -402,12 +402,12 @@ def _workload(level: Level, records: Sequence[Record], columns: Columns, good: M
     cached = [r.cached_input_tokens for r in chosen if r.cached_input_tokens is not None]
     return Workload(
         input_tokens=TokenLengths(
-            requested=str(level.input_tokens),
+            requested=level.input_tokens,
             asked=_lengths(columns.asked_input_tokens[good]),
             observed=_lengths(columns.input_tokens[good]),
         ),
         output_tokens=TokenLengths(
-            requested=str(level.output_tokens),
+            requested=level.output_tokens,
             asked=_lengths(columns.asked_output_tokens[good]),
             observed=_lengths(columns.output_tokens[good]),
         ),

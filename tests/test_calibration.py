@@ -14,6 +14,7 @@ from loadtest.level import Level
 from loadtest.reports.calibration import table
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 
 def row(concurrency: int, itl_ms: float | None = 0.1, ttft_ms: float | None = 0.2, **given: Any) -> Row:
@@ -53,7 +54,7 @@ def calibrated(*rows: Row, **given: Any) -> Calibration:
 
 
 def level(load: Load) -> Level:
-    return Level(0, str(load), load, None, Length(8, 8), Length(8, 8), 5.0, None, 1.0, 5.0)
+    return Level(0, str(load), load, None, (Workload(Length(8, 8), Length(8, 8)),), 5.0, None, 1.0, 5.0)
 
 
 def closed(concurrency: int) -> Level:

@@ -11,6 +11,7 @@ from loadtest.level import Batching, Level
 from loadtest.scenario.model import Override
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 
 def levels(source: str | None, *, bundled: bool = True, **flags: str) -> list[Level]:
@@ -21,7 +22,7 @@ def levels(source: str | None, *, bundled: bool = True, **flags: str) -> list[Le
 def level(**given: Any) -> Level:
     values = {
         "index": 3, "name": "", "load": Load("poisson", rate_per_s=50.0), "batching": None,
-        "input_tokens": Length(10, 20), "output_tokens": Length(5, 9), "duration_s": 2.0, "requests": None,
+        "workloads": (Workload(Length(10, 20), Length(5, 9)),), "duration_s": 2.0, "requests": None,
         "warmup_s": 0.0, "grace_s": 1.0,
     }  # fmt: skip
     return Level(**{**values, **given})

@@ -8,6 +8,7 @@ from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 
 class Counts(NamedTuple):
@@ -30,7 +31,9 @@ class Clock:
         return self.now
 
 
-LEVEL = Level(0, "c=4", Load("closed", concurrency=4), None, Length(8, 8), Length(4, 4), 30.0, None, 3.0, 10.0)
+LEVEL = Level(
+    0, "c=4", Load("closed", concurrency=4), None, (Workload(Length(8, 8), Length(4, 4)),), 30.0, None, 3.0, 10.0
+)
 
 
 @pytest.fixture

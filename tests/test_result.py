@@ -12,6 +12,7 @@ from loadtest.level import Level
 from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 PUBLISHED = Path(__file__).parent.parent / "docs" / "result.schema.json"
 
@@ -19,8 +20,9 @@ PUBLISHED = Path(__file__).parent.parent / "docs" / "result.schema.json"
 @pytest.fixture
 def one() -> Result:
     level = Level(
-        index=0, name="c=1", load=Load("closed", concurrency=1), batching=None, input_tokens=Length(8, 8),
-        output_tokens=Length(1, 4), duration_s=1.0, requests=None, warmup_s=0.0, grace_s=1.0,
+        index=0, name="c=1", load=Load("closed", concurrency=1), batching=None,
+        workloads=(Workload(Length(8, 8), Length(1, 4)),),
+        duration_s=1.0, requests=None, warmup_s=0.0, grace_s=1.0,
     )  # fmt: skip
     return Result(
         tool=Tool(name="loadtest", version="0.1.0"),

@@ -16,6 +16,7 @@ from loadtest.result import LevelResult, not_reached
 from loadtest.schedule import Load, Stage
 from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 CLOSED = Load("closed", concurrency=2)
 OPEN = Load("constant", rate_per_s=10.0)
@@ -23,8 +24,9 @@ OPEN = Load("constant", rate_per_s=10.0)
 
 def level(**given: Any) -> Level:
     values = {
-        "index": 0, "name": "c=2", "load": CLOSED, "batching": None, "input_tokens": Length(8, 8),
-        "output_tokens": Length(4, 4), "duration_s": 10.0, "requests": None, "warmup_s": 1.0, "grace_s": 5.0,
+        "index": 0, "name": "c=2", "load": CLOSED, "batching": None,
+        "workloads": (Workload(Length(8, 8), Length(4, 4)),),
+        "duration_s": 10.0, "requests": None, "warmup_s": 1.0, "grace_s": 5.0,
     }  # fmt: skip
     return Level(**{**values, **given})
 

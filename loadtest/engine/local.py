@@ -68,7 +68,7 @@ def workers_for(levels: Sequence[Level]) -> int:
 
 def _needed(level: Level) -> int:
     streams = (level.load.concurrency or 0) / _STREAMS_A_WORKER
-    tokens = (level.load.peak_per_s or 0) * level.output_tokens.mean / _TOKENS_A_WORKER
+    tokens = (level.load.peak_per_s or 0) * level.mean_output_tokens / _TOKENS_A_WORKER
     return math.ceil(max(streams, tokens))
 
 

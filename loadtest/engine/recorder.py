@@ -114,7 +114,7 @@ class Recorder:
             outcome=outcome,
             in_window=intended >= self._level.warmup_s * 1e3,
             asked_input_tokens=request.input_tokens,
-            asked_output_tokens=request.output_tokens,
+            asked_output_tokens=request.output_tokens or 1,
             sent_ms=self._ms_or_none(exchange.sent),
             wait_ms=round(exchange.wait_ns / 1e6, 4),
             connected_ms=self._ms_or_none(exchange.connected),

@@ -43,6 +43,8 @@ class Supply:
     def make(self) -> None:
         """Make the next one."""
         request = next(self._requests)
+        assert request.input_tokens is not None
+        assert request.output_tokens is not None
         body = self._dialect.body(self._write(request.input_tokens, request.rng), request.output_tokens)
         payload = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
         self._ready.append((request, payload))

@@ -1,46 +1,69 @@
-"""How long prompts and answers are, in tokens: a fixed number or a distribution, written as text.
+"""How long prompts and answers are, in whole tokens: a fixed number or a distribution, written as text."""
 
-``128`` is fixed; ``uniform(64, 192)`` is every whole number from 64 to 192, both included.
-"""
-
+import math
 import random
-import re
+from statistics import NormalDist
 
 import msgspec
 
+from loadtest.workload.distribution import Distribution
+
+_NORMAL = NormalDist()
+MOST = 10_000_000
+
 
 class Length(msgspec.Struct, frozen=True):
-    """A length in tokens, uniform over ``low..high`` (both included); fixed when they are equal."""
+    """A length in tokens within ``low..high``, both included: of ``shape``, rounded and clipped, or uniform."""
 
     low: int
     high: int
+    shape: Distribution | None = None
 
     @classmethod
     def parse(cls, text: str | int) -> "Length":
-        """Read ``128`` or ``uniform(64, 192)``.
+        """Read ``128``, ``uniform(64, 192)`` (both ends included), or another distribution of ``distribution.FORMS``.
 
         Raises:
-            ValueError: neither form, or a length below 1, or an empty range.
+            ValueError: none of these, or a length below 1.
         """
-        match = re.fullmatch(r"\s*uniform\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)\s*", str(text))
-        if match:
-            low, high = int(match[1]), int(match[2])
-        elif re.fullmatch(r"\s*\d+\s*", str(text)):
-            low = high = int(text)
-        else:
-            raise ValueError(f"{text!r} is not a length: write a number of tokens (128) or uniform(64, 192)")
-        if low < 1 or high < low:
-            raise ValueError(f"{text!r} is not a length: it must be at least 1, and its range not empty")
-        return cls(low, high)
+        try:
+            shape = Distribution.parse(str(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a length: {error}") from None
+        if shape.kind not in ("fixed", "uniform"):
+            return cls(max(1, round(shape.low)), MOST if math.isinf(shape.high) else max(1, round(shape.high)), shape)
+        if not shape.least is shape.most is None:
+            raise ValueError(f"{text!r} is not a length: {shape.kind} takes no min= and max=")
+        if shape.numbers[0] < 1 or any(number != int(number) for number in shape.numbers):
+            raise ValueError(f"{text!r} is not a length: it takes whole numbers of tokens, 1 or more")
+        return cls(int(shape.numbers[0]), int(shape.numbers[-1]))
 
     @property
     def mean(self) -> float:
         """Expected length in tokens."""
-        return (self.low + self.high) / 2
+        return (self.low + self.high) / 2 if self.shape is None else max(1.0, self.shape.mean)
+
+    def at(self, share: float) -> int:
+        """The length below or at which ``share`` (0..1) of the lengths lie."""
+        if self.shape is None:
+            return min(self.low + int(share * (self.high - self.low + 1)), self.high)
+        return min(max(round(self.shape.at(share)), self.low), self.high)
 
     def sample(self, rng: random.Random) -> int:
         """One length in tokens."""
-        return self.low if self.low == self.high else rng.randint(self.low, self.high)
+        return self.low if self.low == self.high else self.at(rng.random())
 
     def __str__(self) -> str:
+        if self.shape is not None:
+            return str(self.shape)
         return str(self.low) if self.low == self.high else f"uniform({self.low}, {self.high})"
+
+
+def pair(first: Length, second: Length, correlation: float, rng: random.Random) -> tuple[int, int]:
+    """Two lengths whose normal scores have that correlation (-1..1); each alone is distributed as without it.
+
+    Source: the Gaussian copula, Nelsen, "An Introduction to Copulas", 2006, section 2.3.
+    """
+    one, other = rng.gauss(), rng.gauss()
+    both = correlation * one + math.sqrt(1 - correlation**2) * other
+    return first.at(_NORMAL.cdf(one)), second.at(_NORMAL.cdf(both))

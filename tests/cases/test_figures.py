@@ -16,6 +16,7 @@ from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result,
 from loadtest.schedule import Load
 from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 RECORDED = Path(__file__).parent / "recorded"
 Case = Callable[[str], tuple[LevelResult, dict[str, Any]]]
@@ -62,8 +63,9 @@ def case() -> Case:
         lines = (RECORDED / name / "records.jsonl").read_text("utf-8").splitlines()
         records = [record(json.loads(line)) for line in lines]
         level = Level(
-            index=0, name=name, load=Load("constant", rate_per_s=2.0), batching=None, input_tokens=Length(10, 10),
-            output_tokens=Length(1, 64), duration_s=None, requests=len(records), warmup_s=0.0, grace_s=5.0,
+            index=0, name=name, load=Load("constant", rate_per_s=2.0), batching=None,
+            workloads=(Workload(Length(10, 10), Length(1, 64)),),
+            duration_s=None, requests=len(records), warmup_s=0.0, grace_s=5.0,
         )  # fmt: skip
         health = WorkerHealth(
             worker=0, cpu_share=0.1, loop_lag_p99_ms=0.1, loop_lag_max_ms=0.2, reads=100, coalesced_reads=0,

@@ -6,10 +6,11 @@ from loadtest.errors import UsageError
 from loadtest.level import Level
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 
 def level(load: Load) -> Level:
-    return Level(0, "", load, None, Length(128, 128), Length(100, 100), 10.0, None, 0.0, 10.0)
+    return Level(0, "", load, None, (Workload(Length(128, 128), Length(100, 100)),), 10.0, None, 0.0, 10.0)
 
 
 @pytest.mark.parametrize(

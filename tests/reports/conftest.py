@@ -13,6 +13,7 @@ from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result,
 from loadtest.schedule import Load
 from loadtest.summary import summarise
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 
 def _level(index: int = 0, load: Load = Load("closed", concurrency=4), **given: object) -> Level:  # noqa: B008
@@ -21,8 +22,7 @@ def _level(index: int = 0, load: Load = Load("closed", concurrency=4), **given: 
         "name": str(load),
         "load": load,
         "batching": None,
-        "input_tokens": Length(64, 64),
-        "output_tokens": Length(32, 32),
+        "workloads": (Workload(Length(64, 64), Length(32, 32)),),
         "duration_s": 3.0,
         "requests": None,
         "warmup_s": 0.5,
@@ -61,11 +61,11 @@ def _play(level: Level, ttft_ms: float, tpot_ms: float, failing: float = 0.0, la
 def _request(
     number: int, at: float, level: Level, rng: random.Random, ttft: float, tpot: float, failing: float, late: float
 ) -> Record:
-    asked = level.output_tokens.sample(rng)
+    asked = level.workloads[0].output_tokens.sample(rng)
     sent = at + late * rng.uniform(0.5, 1.5)
     common = {
         "id": number, "level": level.index, "worker": 0, "intended_ms": at, "in_window": at >= level.warmup_s * 1000,
-        "asked_input_tokens": level.input_tokens.low, "asked_output_tokens": asked, "sent_ms": sent,
+        "asked_input_tokens": level.workloads[0].input_tokens.low, "asked_output_tokens": asked, "sent_ms": sent,
     }  # fmt: skip
     if rng.random() < failing:
         error = RequestError(kind="http_status", status=503, message="the server said: overloaded,\x1b[31m try later")
@@ -75,7 +75,7 @@ def _request(
     last = first + sum(gaps)
     return Record(
         **common, outcome="ok", first_byte_ms=first, first_token_ms=first, first_answer_ms=first, last_token_ms=last,
-        done_ms=last + 0.2, input_tokens=level.input_tokens.low, output_tokens=asked, token_source="usage",
+        done_ms=last + 0.2, input_tokens=level.workloads[0].input_tokens.low, output_tokens=asked, token_source="usage",
         events=asked, finish_reason="length", itl_ms=gaps, bytes_in=40 * asked,
     )  # type: ignore[arg-type]  # fmt: skip
 
@@ -130,7 +130,12 @@ def sweep() -> Callable[..., Result]:
         times = {1: (40, 8), 8: (45, 9), 64: (70, 20), 256: (900, 60)}
         levels = [
             _play(
-                _level(load=Load("closed", concurrency=c), duration_s=30.0, warmup_s=3.0, output_tokens=Length(16, 48)),
+                _level(
+                    load=Load("closed", concurrency=c),
+                    duration_s=30.0,
+                    warmup_s=3.0,
+                    workloads=(Workload(Length(64, 64), Length(16, 48)),),
+                ),
                 *of,
                 **(last if c == 256 else {}),
             )

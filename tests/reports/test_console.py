@@ -11,6 +11,7 @@ from loadtest.reports.figures import figure, tokens
 from loadtest.result import Concurrency, LevelResult, Result, Spread
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = [140, 80]
@@ -194,7 +195,10 @@ def test_lengths_that_vary_get_a_column_and_their_range_above(
     play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
 ) -> None:
     load = Load("closed", concurrency=2)
-    levels = [play(level(load=load, input_tokens=Length(n, n), name=f"in={n}"), 50, 5) for n in (64, 4096)]
+    levels = [
+        play(level(load=load, workloads=(Workload(Length(n, n), Length(32, 32)),), name=f"in={n}"), 50, 5)
+        for n in (64, 4096)
+    ]
     text = table(result(levels), 140, color=False)
     assert [row[1] for row in rows(text)] == ["64", "4,096"]
     assert "64, 4096 input and 32 output tokens" in text

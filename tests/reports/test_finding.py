@@ -10,6 +10,7 @@ from loadtest.result import LevelResult, Metric, Result, not_reached
 from loadtest.schedule import Load
 from loadtest.stats import Dist
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Workload
 
 Play = Callable[..., LevelResult]
 Make = Callable[..., Level]
@@ -57,7 +58,11 @@ def test_sweep_that_still_grows_does_not_claim_a_limit(play: Play, level: Make, 
 
 
 def test_sweep_at_several_lengths_says_of_which_it_speaks(play: Play, level: Make, result: Whole) -> None:
-    levels = [play(level(load=closed(c), input_tokens=Length(n, n)), 50, 5) for n in (64, 128) for c in (1, 4)]
+    levels = [
+        play(level(load=closed(c), workloads=(Workload(Length(n, n), Length(32, 32)),)), 50, 5)
+        for n in (64, 128)
+        for c in (1, 4)
+    ]
     assert re.match(
         r"With (64|128) input and \S+ output tokens, throughput was still growing at c=4", finding(result(levels))
     )
@@ -82,7 +87,9 @@ def test_rate_sweep_names_the_rate_that_was_kept_up(play: Play, level: Make, res
 
 
 def test_longer_prompts_say_what_they_cost(play: Play, level: Make, result: Whole) -> None:
-    levels = [play(level(input_tokens=Length(n, n), name=f"in={n}"), n / 4, 5) for n in (64, 2048)]
+    levels = [
+        play(level(workloads=(Workload(Length(n, n), Length(32, 32)),), name=f"in={n}"), n / 4, 5) for n in (64, 2048)
+    ]
     said = finding(result(levels))
     assert said.startswith("From 64 to 2,048 input tokens at c=4, throughput went from")
     assert "TTFT p99 rose from" in said

@@ -8,6 +8,7 @@ import pytest
 
 from loadtest.errors import ScenarioError
 from loadtest.scenario import Override, load
+from loadtest.workload.distribution import FORMS
 
 
 def faults(folder: Path, text: str | bytes, **flags: str) -> str:
@@ -157,10 +158,10 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
         ("levels: []", "1:9: levels: is empty: expected a value, or remove the key"),
         ("levels: [5]", "1:10: levels.0: expected a mapping of keys to values, got 5"),
         ("timeouts: 5s", "1:11: timeouts: expected a mapping of keys to values, got '5s'"),
-        ("workload: {input_tokens: unifrm(1)}", "1:26: workload.input_tokens: 'unifrm(1)' is not a length: write a "
-         "number of tokens (128) or uniform(64, 192)"),
+        ("workload: {input_tokens: unifrm(1)}", "1:26: workload.input_tokens: 'unifrm(1)' is not a length: "
+         f"there is no distribution 'unifrm': write {FORMS}"),
         ("workload: {input_tokens: 'uniform(9, 2)'}", "1:26: workload.input_tokens: 'uniform(9, 2)' is not a length: "
-         "it must be at least 1, and its range not empty"),
+         "its range is empty"),
         ("workload: {output_tokens: [1, 20000000]}", "1:31: workload.output_tokens: expected at most 10000000 "
          "tokens, got 20000000"),
         ("workload: {output_tokens: true}", "1:27: workload.output_tokens: expected a number of tokens (128) or "
@@ -211,7 +212,7 @@ def test_all_faults_of_file_and_flags_come_at_once_in_the_order_of_the_file(tmp_
           s.yaml:4:9: load.rate: excludes concurrency (line 3): a rate is an open loop, a concurrency a closed one; keep one
           s.yaml:5:13: load.duration: expected a duration with its unit: write 30s (or ms, m, h), got 30
           s.yaml:7:17: levels.0.scheduler: expected 'continuous', 'dynamic', 'static' or 'none', got 'continous'; did you mean 'continuous'?
-          s.yaml:7:42: levels.0.input_tokens: 0 is not a length: it must be at least 1, and its range not empty
+          s.yaml:7:42: levels.0.input_tokens: 0 is not a length: it takes whole numbers of tokens, 1 or more
           s.yaml:8:11: timeouts: expected a mapping of keys to values, got 5
           s.yaml:10:1: seed: given twice, first on line 9: keep one
           --stall-timeout: expected a duration with its unit: write for example 30s, 500ms or 2m, got ''
@@ -239,8 +240,8 @@ def test_all_faults_of_file_and_flags_come_at_once_in_the_order_of_the_file(tmp_
          "0.5"),
         ({"scheduler": "continuous,statik"}, "--scheduler: expected 'continuous', 'dynamic', 'static' or 'none', "
          "got 'statik'; did you mean 'static'?"),
-        ({"input_tokens": "uniform(64, 192), 5x"}, "--input-tokens: '5x' is not a length: write a number of tokens "
-         "(128) or uniform(64, 192)"),
+        ({"input_tokens": "uniform(64, 192), 5x"}, "--input-tokens: '5x' is not a length: "
+         f"write {FORMS}"),
         ({"seed": "null"}, "--seed: expected a whole number, got 'null'"),
         ({"stream": "maybe"}, "--stream: expected true or false, got 'maybe'"),
         ({"duration": "5s", "warmup": "6s"}, "--warmup: expected less than duration (--duration) of 5s, got 6s: "

@@ -1,0 +1,148 @@
+"""What is asked of the target: the values that a scenario, a level and a generator process pass on. All frozen."""
+
+from typing import Literal
+
+import msgspec
+
+from loadtest.workload.distribution import Distribution
+from loadtest.workload.lengths import Length
+
+DataFormat = Literal["sharegpt", "chat", "openai-batch", "jsonl", "csv", "parquet", "text"]
+TraceFormat = Literal["azure", "mooncake", "burstgpt", "jsonl"]
+Order = Literal["file", "shuffle", "random"]
+History = Literal["real", "canned"]
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """Shared starts of prompts, as system prompts are: ``share`` of the requests begin with one of ``pool`` texts.
+
+    The text is ``tokens`` long and comes in front of the prompt's own ``input_tokens``.
+    """
+
+    share: float
+    tokens: int
+    pool: int
+
+
+class Images(msgspec.Struct, frozen=True):
+    """Pictures in each request: PNG of that size, different in every request, as data URLs."""
+
+    count: int
+    width: int
+    height: int
+
+
+class Weighted(msgspec.Struct, frozen=True):
+    """A model (or LoRA adapter) by name, and how often it is asked compared with the others."""
+
+    name: str
+    weight: float
+
+
+class Data(msgspec.Struct, frozen=True):
+    """Prompts out of a local file. ``format`` of None is found from the file; ``columns`` maps our names to its own.
+
+    ``order``: ``file`` plays the rows as they stand, again and again; ``shuffle`` without replacement in a seeded
+    order; ``random`` with replacement. Rows outside ``min_input..max_input`` or ``min_output..max_output`` tokens are
+    skipped.
+    """
+
+    path: str
+    format: DataFormat | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    order: Order = "shuffle"
+    min_input: int | None = None
+    max_input: int | None = None
+    min_output: int | None = None
+    max_output: int | None = None
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """Arrivals out of a local file, each with its lengths.
+
+    ``speed`` divides all times. ``start_s`` and ``end_s`` cut a window out of the file's own time, which then begins at
+    0. ``scale`` repeats or leaves out arrivals at random so that there are that many times as many in the same time.
+    """
+
+    path: str
+    format: TraceFormat | None = None
+    speed: float = 1.0
+    start_s: float = 0.0
+    end_s: float | None = None
+    scale: float = 1.0
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """A data file or a trace made ready for random access (``loadtest.workload.rows``); ``path`` is the prepared file.
+
+    ``skipped`` says why how many rows were left out, with the first line of each. ``span_s`` is a trace's length.
+    """
+
+    path: str
+    source: str
+    count: int
+    sha256: str
+    skipped: tuple[tuple[str, int, int], ...] = ()  # reason, how many, line of the first
+    span_s: float | None = None
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """Sessions of several turns; the history grows with what the model answered (``real``) or with made text.
+
+    ``turns`` of None are those of the data or trace. ``think_s`` passes between an answer and the next turn. After each
+    turn the user leaves with the chance ``abandon``. ``next_input`` is the length of later turns; None: as the first.
+    """
+
+    turns: Length | None
+    think_s: Distribution
+    history: History = "real"
+    abandon: float = 0.0
+    next_input: Length | None = None
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """One kind of request. Lengths of None are those of the data or trace; ``rows`` is there once that is prepared.
+
+    ``correlation`` is that of input and output lengths (of the normal scores: a Gaussian copula). ``corpus`` is a text
+    file that prompts are made from; None is the text that comes with the tool, ``unicode`` its mix of scripts. ``body``
+    is a JSON object whose keys are put into every request's body (tools, response_format, …).
+    """
+
+    input_tokens: Length | None
+    output_tokens: Length | None
+    name: str = "main"
+    weight: float = 1.0
+    correlation: float = 0.0
+    corpus: str | None = None
+    prefix: Prefix | None = None
+    data: Data | None = None
+    conversation: Conversation | None = None
+    models: tuple[Weighted, ...] = ()
+    images: Images | None = None
+    body: str | None = None
+    rows: Rows | None = None
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A light stream of small requests beside the load, to see what they suffer under it."""
+
+    rate_per_s: float
+    input_tokens: Length
+    output_tokens: Length
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a prompt."""
+
+    role: str
+    content: str
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What one request asks, in no dialect yet. ``images`` are data URLs that go with the last message."""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    model: str | None = None
+    images: tuple[str, ...] = ()
+    body: str | None = None
