@@ -81,7 +81,7 @@ def read(folder: Path) -> Built:
     """The model in ``folder``, verified.
 
     Raises:
-        StartError: no such folder, a file of it is missing or unreadable, or the graph is not the one that was built.
+        StartError: a file of it is missing or unreadable, or the graph is not the one that was built.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -98,11 +98,8 @@ def read(folder: Path) -> Built:
             parameters=int(manifest["parameters"]),
         )
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StartError(
-            f"no model in {folder}: {error.filename}: {reason}; give a preset ({', '.join(PRESETS)}) or the "
-            f"folder of a built model ({_GRAPH} and {MANIFEST})"
-        ) from error
+        reason = f"{error.filename}: {error.strerror or error}"
+        raise StartError(f"cannot read the model in {folder}: {reason}; build or convert it again") from error
     except (ValueError, TypeError, KeyError) as error:
         raise StartError(f"damaged model in {folder}: {MANIFEST} is not one that loadtest wrote") from error
     if bundle.sha256 != manifest.get("sha256"):

@@ -20,7 +20,7 @@ def find(model: str, dtype: str, provider: Provider) -> Bundle:
             raise StartError(f"--dtype {dtype}: on {provider} the {model} model runs in {' or '.join(ours)} only")
         return builder.preset(model, ours[0] if dtype == "auto" else dtype)  # type: ignore[arg-type]
     path = Path(model)
-    if path.exists() and not (path / builder.MANIFEST).exists():
+    if not (path / builder.MANIFEST).exists():
         return pretrained.read(path, dtype, provider)
     bundle = builder.read(path)
     if dtype not in ("auto", bundle.dtype):

@@ -4,9 +4,21 @@ import logging
 import sys
 
 import click
+from click.core import ParameterSource
 
 from servers.number import Number
 
+# Options that only some tasks know.
+_FOR = {
+    "prefill_chunk": ("generate",),
+    "kv_slots": ("generate",),
+    "prefix_cache": ("generate",),
+    "queue_timeout_ms": ("generate",),
+    "ignore_unsupported": ("generate",),
+    "sse_keep_alive": ("generate",),
+    "max_seq_len": ("generate", "embed"),
+    "pooling": ("embed",),
+}
 _SCHEDULERS = ("continuous", "dynamic", "static", "none")
 
 
@@ -178,6 +190,7 @@ def serve(
     from servers.errors import StartError
     from servers.server import Settings, run
 
+    _refuse_others(task)
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     batching = Batching(scheduler, max_batch_size, batch_timeout_ms)  # type: ignore[arg-type]
@@ -200,8 +213,6 @@ def serve(
         keep_alive_s=sse_keep_alive,
         access_log=access_log,
     )
-    if pooling != "auto" and task != "embed":
-        raise click.UsageError(f"--pooling {pooling} is for --task embed")
     settings = Settings(
         model=model,
         batching=batching,
@@ -224,3 +235,12 @@ def serve(
     except StartError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+
+
+def _refuse_others(task: str) -> None:
+    """Refuse what was given and would do nothing."""
+    context = click.get_current_context()
+    for name, tasks in _FOR.items():
+        if task not in tasks and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag} is for --task {' and '.join(tasks)}; leave it out with --task {task}")

@@ -141,9 +141,11 @@ def _graph(path: Path, dtype: str, provider: str) -> tuple[Path, Path]:
         return path, path.parent.parent if path.parent.name == "onnx" else path.parent
     there = dict(_candidates(path))
     if not there:
+        looked = f"it holds no {' or '.join(f'{stem}.onnx' for stem in _STEMS)}, at its top or under onnx/"
         raise StartError(
-            f"no model in {path}: give a preset, a folder that `loadtest model` wrote (with manifest.json), one with "
-            f"{' or '.join(f'{stem}.onnx' for stem in _STEMS)}, also under onnx/, or an .onnx file"
+            f"no model in {path}: {looked if path.is_dir() else 'there is no such folder or .onnx file'}; give tiny or "
+            "demo, a folder that `loadtest model build` or `loadtest model convert-gguf` wrote, or an export of "
+            "optimum-onnx, onnxruntime-genai or transformers.js"
         )
     wanted = _PREFERRED[provider] if dtype == "auto" else (dtype,)
     for suffix in (suffix for each in wanted for suffix in _SUFFIXES[each]):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from servers import builder
+from servers import builder, catalog
 from servers.errors import StartError
 
 BUILD = "from servers import builder; print(builder.preset('tiny', 'fp32').sha256)"
@@ -69,9 +69,14 @@ def test_a_damaged_folder_of_the_users_own_is_refused(damage, tmp_path: Path) ->
         builder.read(tmp_path)
 
 
-def test_a_missing_folder_names_the_presets(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="tiny, demo"):
-        builder.read(tmp_path / "nothing")
+def test_a_model_that_is_not_there_is_told_what_was_looked_for_and_how_to_make_one(tmp_path: Path) -> None:
+    for path, looked in ((tmp_path / "nothing", "no such folder"), (tmp_path, "it holds no model.onnx")):
+        with pytest.raises(StartError, match=looked) as told:
+            catalog.find(str(path), "auto", "cpu")
+        text = str(told.value)
+        assert text.startswith(f"no model in {path}: ")
+        for mend in (*builder.PRESETS, "loadtest model build", "convert-gguf", "optimum-onnx", "transformers.js"):
+            assert mend in text
 
 
 def test_two_processes_may_build_at_once(cache: Path) -> None:

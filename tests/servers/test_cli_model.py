@@ -114,7 +114,7 @@ def test_inspect_knows_presets_and_their_weights() -> None:
 def test_inspect_refuses_what_cannot_be_served(tmp_path: Path) -> None:
     result = run("inspect", tmp_path / "nothing")
     assert (result.exit_code, result.output.count("\n")) == (3, 1)
-    assert "tiny, demo" in result.output
+    assert "loadtest model build" in result.output
 
 
 def test_converting_reports_a_refusal_in_one_line(tmp_path: Path) -> None:
