@@ -4,7 +4,6 @@ The policies are those of generation (``servers.batching``) where nothing joins 
 takes whoever waits as soon as the run before has ended, ``dynamic`` and ``static`` wait for company.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from servers.batching import Batching
+from servers.worker import Worker
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -42,7 +42,7 @@ class Job:
     done: "Future[Tensors]" = field(default_factory=Future)
 
 
-class Batcher:
+class Batcher(Worker[Job]):
     """Runs jobs on a model in a thread of its own. ``ran`` is told of each run: its phase, rows and seconds."""
 
     def __init__(
@@ -52,42 +52,14 @@ class Batcher:
         ran: Callable[[Any, int, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("batcher", batching, clock)
         self._model = model
-        self._batching = batching
         self._ran = ran
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
-        self._switches: deque[tuple[Batching, Future[Batching]]] = deque()
-        self._stopping = False
         self._running = 0
-        self._thread = threading.Thread(target=self._work, name="batcher", daemon=True)
-
-    @property
-    def batching(self) -> Batching:
-        """The setting in force."""
-        return self._batching
 
     @property
     def running(self) -> int:
-        """Jobs of the run in progress."""
         return self._running
-
-    @property
-    def waiting(self) -> int:
-        """Jobs that have not started."""
-        return len(self._waiting)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread after the run in progress."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
 
     def submit(self, feeds: Tensors) -> Job:
         """Queue a job."""
@@ -105,14 +77,6 @@ class Batcher:
             if job.done.set_running_or_notify_cancel():
                 job.done.set_exception(Aborted())
 
-    def switch(self, batching: Batching) -> "Future[Batching]":
-        """Exchange the policy after the run in progress. The future tells when it is done."""
-        done: Future[Batching] = Future()
-        with self._changed:
-            self._switches.append((batching, done))
-            self._changed.notify()
-        return done
-
     def _work(self) -> None:
         while jobs := self._take():
             # Stable, so that those who came first run first within a batch of several kinds.
@@ -121,17 +85,14 @@ class Batcher:
             for kind in kinds:
                 alike = [job for key, job in keyed if key == kind]
                 for group in [[job] for job in alike] if kind is None else [alike]:
-                    self._run(group)
+                    self._run_together(group)
             self._running = 0
 
     def _take(self) -> list[Job]:
         """The jobs of the next run; none when the batcher shall stop."""
         with self._changed:
             while not self._stopping:
-                while self._switches:
-                    self._batching, done = self._switches.popleft()
-                    if done.set_running_or_notify_cancel():
-                        done.set_result(self._batching)
+                self._switch_if_asked()
                 self._waiting = deque(job for job in self._waiting if not job.done.cancelled())
                 oldest_s = self._clock() - self._waiting[0].submitted_s if self._waiting else 0.0
                 admission = self._batching.admit(len(self._waiting), oldest_s, 0)
@@ -143,7 +104,7 @@ class Batcher:
                     self._changed.wait(admission.retry_after_s)
             return []
 
-    def _run(self, jobs: list[Job]) -> None:
+    def _run_together(self, jobs: list[Job]) -> None:
         begun = self._clock()
         try:
             results = self._model.run([job.feeds for job in jobs])
@@ -152,7 +113,7 @@ class Batcher:
                 jobs[0].done.set_exception(error)
                 return
             for job in jobs:  # one bad row must not spoil the others
-                self._run([job])
+                self._run_together([job])
             return
         self._ran("infer", len(jobs), self._clock() - begun)
         for job, result in zip(jobs, results, strict=True):

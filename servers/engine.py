@@ -10,11 +10,9 @@ over the first n slots, and a freed slot is filled by the last one.
 """
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -26,6 +24,7 @@ from servers.model import PREFILL_CHUNK
 from servers.prefix import Prefixes
 from servers.sampling import Sampler, Scores, greedy, scores
 from servers.tokenizer import BYTES, TextStream, Tokenizer
+from servers.worker import Worker
 
 FinishReason = Literal["stop", "length", "abort", "error", "expired"]  # expired: it waited too long for a place
 Phase = Literal["prefill", "decode", "infer"]
@@ -111,7 +110,7 @@ class Output(NamedTuple):
     scores: Scores | None = None  # of the token that made it, if they were asked for
 
 
-class Engine:
+class Engine(Worker[Generation]):
     """Runs generations on a model in a thread of its own, batched by a policy that can be exchanged.
 
     ``publish`` is called on that thread with the outputs of each run; it must only hand them on. ``failed`` is
@@ -129,52 +128,24 @@ class Engine:
         ran: Callable[[Phase, int, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("engine", batching, clock)
         self._model = model
-        self._batching = batching
         self._publish = publish
         self._failed = failed
         self._limits = limits
         self._ran = ran
-        self._clock = clock
-        self._changed = threading.Condition()
         # Shared with other threads, under the condition's lock.
-        self._waiting: deque[Generation] = deque()
         self._cancelled: list[Generation] = []
-        self._switches: deque[tuple[Batching, Future[Batching]]] = deque()
         self._aborting = False
-        self._stopping = False
         self._dead = False
         # The engine thread's own.
         self._prefilling: deque[Generation] = deque()
         self._decoding: list[Generation] = []
         self._prefixes = Prefixes(len(model.tokens)) if limits.prefix_cache else None
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-
-    @property
-    def batching(self) -> Batching:
-        """The setting in force."""
-        return self._batching
 
     @property
     def running(self) -> int:
-        """Generations that have started and not finished."""
         return len(self._prefilling) + len(self._decoding)
-
-    @property
-    def waiting(self) -> int:
-        """Generations that have not started."""
-        return len(self._waiting)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread after the run in progress; nothing more is published."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
 
     def submit(self, generation: Generation) -> None:
         """Queue a generation; its outputs arrive through ``publish``."""
@@ -197,15 +168,7 @@ class Engine:
             self._aborting = True
             self._changed.notify()
 
-    def switch(self, batching: Batching) -> "Future[Batching]":
-        """Exchange the policy once nothing runs; what arrives meanwhile waits. The future tells when it is done."""
-        done: Future[Batching] = Future()
-        with self._changed:
-            self._switches.append((batching, done))
-            self._changed.notify()
-        return done
-
-    def _run(self) -> None:
+    def _work(self) -> None:
         try:
             while self._take_in():
                 self._prefill()
@@ -254,13 +217,6 @@ class Engine:
         if outputs:
             self._publish(outputs)
         return left if self._waiting else None
-
-    def _switch_if_asked(self) -> None:
-        while self._switches:
-            self._batching, done = self._switches.popleft()
-            # False if the one who asked has gone; the setting is changed all the same.
-            if done.set_running_or_notify_cancel():
-                done.set_result(self._batching)
 
     def _drop_cancelled(self) -> None:
         for generation in self._cancelled:

@@ -9,8 +9,6 @@ Plain sockets and one selector, rather than an event loop's transports: those pu
 loop's turn and their timers count whole milliseconds, so that neither the write nor its reading would be when it says.
 """
 
-import contextlib
-import errno
 import gc
 import heapq
 import itertools
@@ -23,7 +21,6 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import perf_counter_ns
@@ -32,7 +29,7 @@ from urllib.parse import parse_qs
 
 import click
 
-from servers import canned
+from servers import canned, process
 from servers.account import Account
 from servers.canned import Asked, Kind, Refusal
 from servers.errors import StartError
@@ -399,50 +396,6 @@ def _draws(settings: Settings) -> Callable[[], float] | None:
 # The process ------------------------------------------------------------------------------------------------------
 
 
-def listen(port: int) -> socket.socket:
-    """A socket that listens on loopback; port 0 takes a free one.
-
-    Raises:
-        StartError: the port cannot be had.
-    """
-    listener = socket.socket()
-    try:
-        if os.name != "nt":  # there it would share the port with another server
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen(4096)
-    except OSError as error:
-        listener.close()
-        mend = "choose another --port (0 takes any free one)"
-        why = "it is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        raise StartError(f"cannot listen on {HOST} port {port}: {why}; {mend}") from None
-    listener.setblocking(False)
-    return listener
-
-
-def _raise_file_limit() -> None:
-    """As many connections as the system allows."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS refuses "unlimited"; the soft limit then stands
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _end_with_stdin() -> None:
-    """End the process when the one that holds the other end of stdin has gone."""
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(0)
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
-
-
 @click.command(context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--port", type=click.IntRange(0, 65_535), default=8001, help="Port on loopback; 0 takes a free one.")
 @click.option("--ttft-ms", type=Number(0, 3_600_000), default=50.0, help="From a request to its first token.")
@@ -479,11 +432,12 @@ def main(
     """
     settings = Settings(ttft_ms, itl_ms, tokens, jitter, seed, error_every, capacity)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _raise_file_limit()
+    process.raise_file_limit()
     try:
-        listener = listen(port)
+        listener = process.listen(HOST, port, backlog=4096)
+        listener.setblocking(False)
         if exit_on_stdin_close:
-            _end_with_stdin()
+            process.watch_stdin(lambda: os._exit(0))
         server = Fake(settings, listener)
         click.echo(
             f"serving {canned.MODEL} on http://{HOST}:{listener.getsockname()[1]} "

@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.bundle import Bundle
-from servers.device import Provider
-from servers.layouts import Layout
 from servers.model import Model
 
 
@@ -37,22 +34,9 @@ class _Sequence:
 class GrowingModel(Model):
     """A decoder of the ``growing`` or the ``merged`` layout. The cache takes what the sequences need, not more."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        session: Any,
-        layout: Layout,
-        provider: Provider,
-        slots: int,
-        max_seq_len: int,
-        threads: int,
-    ) -> None:
-        import onnxruntime
-
-        super().__init__(bundle, session, layout, provider, slots, max_seq_len, threads)
-        self._ort = onnxruntime
-        self._sequences: list[_Sequence | None] = [None] * slots
-        self._logits: NDArray[np.float32] = np.zeros((1, layout.vocab), np.float32)
+    def _allocate(self) -> None:
+        self._sequences: list[_Sequence | None] = [None] * self.slots
+        self._logits: NDArray[np.float32] = np.zeros((1, self.layout.vocab), np.float32)
 
     def prefill(self, slot: int, tokens: list[int]) -> int:
         sequence = self._sequences[slot]
@@ -149,4 +133,6 @@ class GrowingModel(Model):
         return chosen
 
     def _value(self, array: NDArray[Any]) -> Any:
-        return self._ort.OrtValue.ortvalue_from_numpy(array, self.provider, 0)
+        import onnxruntime
+
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, self.provider, 0)

@@ -23,7 +23,9 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """Counts of one server. ``running``, ``waiting`` and ``slots`` are asked when someone looks.
+    """Counts of one server. ``running`` and ``waiting`` are asked when someone looks.
+
+    ``slots`` of the key/value cache; None where there is none.
 
     ``ran`` belongs to the engine's thread, everything else to the event loop.
     """
@@ -33,10 +35,11 @@ class Metrics:
         model: str,
         running: Callable[[], int],
         waiting: Callable[[], int],
-        slots: int,
+        slots: int | None = None,
         *,
         prefix_cache: bool = False,
     ) -> None:
+        self._slots = slots
         self._prefix_cache = prefix_cache
         self._registry = CollectorRegistry()
         self._model = model
@@ -48,9 +51,9 @@ class Metrics:
 
         made(Gauge, "vllm:num_requests_running", "Answers being generated.").set_function(running)
         made(Gauge, "vllm:num_requests_waiting", "Answers waiting for a place.").set_function(waiting)
-        made(Gauge, "vllm:kv_cache_usage_perc", "Share of the key/value slots in use; 1 is all.").set_function(
-            lambda: running() / slots
-        )
+        if slots is not None:
+            usage = made(Gauge, "vllm:kv_cache_usage_perc", "Share of the key/value slots in use; 1 is all.")
+            usage.set_function(lambda: running() / slots)
         self._prompt = made(Counter, "vllm:prompt_tokens", "Prompt tokens, once a prompt is done.")
         self._generated = made(Counter, "vllm:generation_tokens", "Answer tokens.")
         self._queried = made(Counter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
@@ -143,7 +146,7 @@ class Metrics:
         return {
             "running": self._value("vllm:num_requests_running"),
             "waiting": self._value("vllm:num_requests_waiting"),
-            "kv_cache_usage": self._value("vllm:kv_cache_usage_perc"),
+            "kv_cache_usage": self._value("vllm:kv_cache_usage_perc") if self._slots else None,
             "ended": self._by_label(self._ended, "finished_reason"),
             "refused": self._by_label(self._refused, "reason"),
             "prompt_tokens": self._value("vllm:prompt_tokens_total"),

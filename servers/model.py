@@ -41,6 +41,11 @@ class Model(ABC):
         self.lengths: NDArray[np.int32] = np.zeros(slots, np.int32)
         self._session = session
         self._real: Any = np.float16 if layout.half else np.float32
+        self._allocate()
+
+    @abstractmethod
+    def _allocate(self) -> None:
+        """Make the caches, and whatever else the kind of model keeps; once, when it is made."""
 
     @abstractmethod
     def prefill(self, slot: int, tokens: list[int]) -> int:

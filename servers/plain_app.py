@@ -14,10 +14,10 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-from servers.app import App
+from servers.app import App, queue_full, shutting_down
 from servers.batcher import Aborted, Batcher, Tensors
+from servers.errors import RequestError, unknown_model
 from servers.plain import EmbeddingModel, Port, TensorModel
-from servers.protocol import RequestError, unknown_model
 from servers.tokenizer import Unencodable
 
 _TEXTS = 2048  # inputs of one embeddings request, as OpenAI has it
@@ -62,6 +62,8 @@ class PlainApp(App):
     def routes(self) -> web.Application:
         app = super().routes()
         add = app.router
+        add.add_post("/v1/completions", self._no_text)
+        add.add_post("/v1/chat/completions", self._no_text)
         add.add_post("/v1/embeddings", self._embeddings)
         add.add_get("/v2", self._protocol)
         add.add_get("/v2/health/live", self._live)
@@ -71,9 +73,10 @@ class PlainApp(App):
         add.add_post("/v2/models/{model}/infer", _as_protocol(self._infer))
         return app
 
-    async def _generate(self, kind: Any, http: web.Request) -> web.StreamResponse:
+    async def _no_text(self, _: web.Request) -> web.Response:
+        name = self._model.name
         raise RequestError(
-            f"{self._model.name} generates no text; it is served at /v1/embeddings or /v2/models/{self._model.name}",
+            f"{name} generates no text; it is served at /v1/embeddings or /v2/models/{name}",
             status=404, code="not_a_generator",
         )  # fmt: skip
 
@@ -153,32 +156,21 @@ class PlainApp(App):
 
     async def _run(self, rows: list[Tensors]) -> list[Tensors]:
         """The results of some rows, which the batcher may run together with those of others."""
-        if self.draining:
-            raise RequestError("the server is shutting down", status=503, kind="server_error", code="shutting_down")
-        batcher = self._batcher
-        limit = self._options.queue_limit
+        self._refuse_if_draining()
+        batcher, limit = self._batcher, self._options.queue_limit
         if limit is not None and batcher.waiting and batcher.waiting + len(rows) > limit:
-            raise RequestError(
-                f"the server is full: {batcher.waiting} rows wait, and --queue-limit is {limit}; try again later",
-                status=429, kind="rate_limit_error", code="queue_full", retry_after_s=1,
-            )  # fmt: skip
-        self._answering += 1
-        self._idle.clear()
-        jobs = [batcher.submit(row) for row in rows]
-        try:
-            return await asyncio.gather(*(asyncio.wrap_future(job.done) for job in jobs))
-        except Aborted as error:
-            raise RequestError(
-                "the server is shutting down", status=503, kind="server_error", code="shutting_down"
-            ) from error
-        except Exception as error:  # ONNX Runtime's, of a row that the graph cannot compute
-            raise RequestError(f"the model cannot compute this: {error}", code="inference_failed") from error
-        finally:
-            for job in jobs:  # the client has gone, or another row of it failed
-                job.done.cancel()
-            self._answering -= 1
-            if not self._answering:
-                self._idle.set()
+            raise queue_full(f"{batcher.waiting} rows wait", limit, 1)
+        with self._busy():
+            jobs = [batcher.submit(row) for row in rows]
+            try:
+                return await asyncio.gather(*(asyncio.wrap_future(job.done) for job in jobs))
+            except Aborted as error:
+                raise shutting_down() from error
+            except Exception as error:  # ONNX Runtime's, of a row that the graph cannot compute
+                raise RequestError(f"the model cannot compute this: {error}", code="inference_failed") from error
+            finally:
+                for job in jobs:  # the client has gone, or another row of it failed
+                    job.done.cancel()
 
 
 def _as_protocol(handler: Callable[[web.Request], Awaitable[web.Response]]) -> Any:

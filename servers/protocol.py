@@ -1,4 +1,4 @@
-"""The OpenAI dialect: request bodies in, answers out. No sockets here.
+"""The OpenAI dialect on its way in: request bodies, read and judged. No sockets here.
 
 What a field would change and this server cannot do is refused by name, or left out and named where the server was
 told to (``--ignore-unsupported``); fields that change nothing in the answer (``user``, ``metadata``…) are accepted.
@@ -7,15 +7,14 @@ Format: OpenAI API reference, "Completions" and "Chat"; ``top_k``, ``min_p``, ``
 
 import json
 import re
-import time
-import uuid
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from servers.engine import FinishReason, Generation, Output
-from servers.sampling import Sampler, Scores
+from servers.engine import Generation
+from servers.errors import RequestError, unknown_model
+from servers.sampling import Sampler
 from servers.tokenizer import BYTES, ROLES, Tokenizer, Unencodable
 
 Kind = Literal["chat", "completions"]
@@ -56,46 +55,6 @@ _CHOICES = 128  # most answers to one request
 _WITHOUT_EFFECT = (
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user",
 )  # fmt: skip
-_OBJECTS = {
-    ("chat", True): "chat.completion.chunk",
-    ("chat", False): "chat.completion",
-    ("completions", True): "text_completion",
-    ("completions", False): "text_completion",
-}
-
-
-class RequestError(Exception):
-    """A request that is refused, in OpenAI's terms."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        retry_after_s: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-        self.status = status
-        self.kind = kind
-        self.param = param
-        self.code = code
-
-    def body(self) -> dict[str, Any]:
-        """The JSON body of the refusal."""
-        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": error}
-
-
-def unknown_model(wanted: str, served: str) -> RequestError:
-    """The refusal of a request for another model."""
-    return RequestError(
-        f"The model `{wanted}` does not exist; this server serves `{served}`",
-        status=404, param="model", code="model_not_found",
-    )  # fmt: skip
 
 
 class _StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -358,143 +317,3 @@ def _sampler(fields: _Chat | _Completion, choice: int) -> Sampler | None:
         min_p=fields.min_p or 0.0,
         choice=choice,
     )
-
-
-class Answer:
-    """Writes the answers to one request. Per token only its text is encoded; the rest is made once.
-
-    ``show_cached``: whether the counts say how much of the prompts was already in the cache.
-    """
-
-    def __init__(self, request: Request, *, show_cached: bool = False) -> None:
-        self._request = request
-        self._show_cached = show_cached
-        self._chat = request.kind == "chat"
-        self._head = {
-            "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}",
-            "object": _OBJECTS[request.kind, request.stream],
-            "created": int(time.time()),
-            "model": request.model,
-        }
-        common = json.dumps(self._head, separators=(",", ":"))[:-1]
-        field = '"delta":{"content":' if self._chat else '"text":'
-        null_usage = ',"usage":null' if request.include_usage else ""
-        self._before = [
-            f'data: {common},"choices":[{{"index":{i},{field}'.encode() for i in range(len(request.generations))
-        ]
-        end = "}" if self._chat else ""
-        self._after = f'{end},"logprobs":null,"finish_reason":null}}]{null_usage}}}\n\n'.encode()
-        self._offsets = [0] * len(request.generations)
-
-    def opening(self) -> bytes:
-        """What precedes the first token of a stream: for chat the event that names the role, one for each answer."""
-        if not self._chat:
-            return b""
-        opening = {"delta": {"role": "assistant", "content": ""}}
-        return b"".join([self._event(i, opening, None) for i in range(len(self._request.generations))])
-
-    def piece(self, output: Output) -> bytes:
-        """The events of one output: its text, if it has any, and the reason, if it is the last."""
-        data, index = b"", output.generation.index
-        if output.scores:
-            content = {"delta": {"content": output.text}} if self._chat else {"text": output.text}
-            data = self._event(index, content, None, self._logprobs(index, [output.scores]))
-        elif output.text:
-            data = self._before[index] + json.dumps(output.text).encode() + self._after
-        if output.finish:
-            data += self._event(index, {"delta": {}} if self._chat else {"text": ""}, output.finish)
-        return data
-
-    def closing(self) -> bytes:
-        """What ends a stream: the counts if they were asked for, the end sign."""
-        counts = b""
-        if self._request.include_usage:
-            document = {**self._head, "choices": [], "usage": self.usage()}
-            counts = b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
-        return counts + b"data: [DONE]\n\n"
-
-    def whole(self, outputs: list[Output]) -> dict[str, Any]:
-        """The body of an answer that is not streamed, from all its outputs."""
-        pieces: list[list[Output]] = [[] for _ in self._request.generations]
-        for output in outputs:
-            pieces[output.generation.index].append(output)
-        choices = []
-        for generation, own in zip(self._request.generations, pieces, strict=True):
-            text = "".join([output.text for output in own])
-            if self._chat:
-                content: dict[str, Any] = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            else:
-                content = {"text": text}
-            thought = [output.scores for output in own if output.scores]
-            logprobs = None if generation.logprobs is None else self._logprobs(generation.index, thought)
-            choices.append(
-                {"index": generation.index, **content, "logprobs": logprobs, "finish_reason": own[-1].finish}
-            )
-        return {**self._head, "choices": choices, "usage": self.usage()}
-
-    def usage(self) -> dict[str, Any]:
-        """Token counts of finished answers. A prompt counts once, however many answers it has."""
-        generations = self._request.generations
-        prompts = generations[:: self._request.n]
-        prompt = sum(len(generation.prompt) for generation in prompts)
-        answer = sum(generation.produced for generation in generations)
-        counts: dict[str, Any] = {
-            "prompt_tokens": prompt,
-            "completion_tokens": answer,
-            "total_tokens": prompt + answer,
-        }
-        if self._show_cached:
-            counts["prompt_tokens_details"] = {"cached_tokens": sum(generation.cached for generation in prompts)}
-        return counts
-
-    def failure(self, error: RequestError) -> bytes:
-        """The event that ends a stream which broke after it had begun; no end sign follows it."""
-        return b"data: " + json.dumps(error.body(), separators=(",", ":")).encode() + b"\n\n"
-
-    def _event(self, index: int, content: dict[str, Any], finish: FinishReason | None, logprobs: Any = None) -> bytes:
-        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
-        document = {**self._head, "choices": [choice]}
-        if self._request.include_usage:
-            document["usage"] = None
-        return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
-
-    def _logprobs(self, index: int, thought: list[Scores]) -> dict[str, Any]:
-        """Log-probabilities in the form of the endpoint: one entry for each token that ``usage`` counts."""
-        tokenizer = self._request.generations[0].tokenizer
-        if self._chat:
-            content = [
-                {
-                    **_entry(tokenizer, each.token, each.logprob),
-                    "top_logprobs": [_entry(tokenizer, token, logprob) for token, logprob in each.top],
-                }
-                for each in thought
-            ]
-            return {"content": content, "refusal": None}
-        tokens = [_shown(tokenizer, each.token) for each in thought]
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(token)
-        return {
-            "tokens": tokens,
-            "token_logprobs": [_finite(each.logprob) for each in thought],
-            "top_logprobs": [{_shown(tokenizer, i): _finite(logprob) for i, logprob in each.top} for each in thought],
-            "text_offset": offsets,
-        }
-
-
-def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-    text = _shown(tokenizer, token)
-    # A token that is no whole character has no text of its own, and so none whose bytes could be told.
-    return {"token": text, "logprob": _finite(logprob), "bytes": None if "\ufffd" in text else [*text.encode()]}
-
-
-def _shown(tokenizer: Tokenizer, token: int) -> str:
-    """One token as text, by itself."""
-    decoder = tokenizer.decoder()
-    return decoder.push(token) + decoder.finish()
-
-
-def _finite(logprob: float) -> float:
-    """OpenAI's API gives -9999 for what has no probability."""
-    return max(logprob, -9999.0)

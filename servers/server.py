@@ -2,29 +2,27 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import platform
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from servers import catalog, device
+from servers import builder, catalog, device, process
 from servers.batching import Batching
 from servers.errors import StartError
 
 if TYPE_CHECKING:
-    from servers.app import App, Options
-    from servers.batcher import Batcher
-    from servers.engine import Engine, Limits
+    from servers.app import Options, Served
+    from servers.engine import Limits
     from servers.plain_app import PlainApp
+    from servers.text_app import TextApp
 
 log = logging.getLogger(__name__)
 _CLOSE_S = 2.0  # for connections to close once their answers are written
@@ -60,11 +58,11 @@ def run(settings: Settings) -> None:
     warning = device.wheel_conflict()
     if warning:
         print(f"warning: {warning}", file=sys.stderr)
-    _allow_many_connections()
+    process.raise_file_limit()
     # The stepping thread takes the GIL back from the event loop between two runs: by default only after 5 ms.
     sys.setswitchinterval(0.5e-3)
     # The port first: it is the cheapest thing to fail.
-    listener = _bind(settings.host, settings.port)
+    listener = process.listen(settings.host, settings.port, backlog=1024)
     with listener, _ended_by_signals(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, listener))
 
@@ -72,8 +70,8 @@ def run(settings: Settings) -> None:
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     from aiohttp import web
 
-    from servers.app import App
     from servers.plain_app import PlainApp
+    from servers.text_app import TextApp
 
     loop = asyncio.get_running_loop()
     failures: list[Exception] = []
@@ -90,22 +88,18 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         failures.append(error)
         loop.call_soon_threadsafe(end_now)
 
-    app = App(settings.http) if settings.task == "generate" else PlainApp(settings.http)
+    app = TextApp(settings.http) if settings.task == "generate" else PlainApp(settings.http)
     # handler_cancellation: a client that goes away cancels its handler, which frees its slot.
     runner = web.AppRunner(
         app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_S, logger=_http_log()
     )
     await runner.setup()
-    try:
-        await web.SockSite(runner, listener, backlog=1024).start()
-    except OSError as error:
-        raise _cannot_listen(settings.host, settings.port, error) from error
-    engine: Engine | Batcher
+    await web.SockSite(runner, listener, backlog=1024).start()
     try:
         if isinstance(app, PlainApp):
-            *what, engine = await _bring_up_plain(settings, app)
+            what = await _bring_up_plain(settings, app)
         else:
-            *what, engine = await _bring_up(settings, app, engine_failed)
+            what = await _bring_up(settings, app, engine_failed)
     except BaseException:
         await runner.cleanup()
         raise
@@ -113,106 +107,77 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C ends the process without draining
             loop.add_signal_handler(name, ask_to_stop)
     if settings.exit_on_stdin_close:
-        _watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
+        process.watch_stdin(lambda: loop.call_soon_threadsafe(end_now))
     print(_ready_line(settings, what, listener), flush=True)
+    worker = what.worker
     await stop.wait()
 
     app.draining = True
-    log.info("draining: %d running, %d waiting", engine.running, engine.waiting)
+    log.info("draining: %d running, %d waiting", worker.running, worker.waiting)
     drained, cut_off = asyncio.create_task(app.idle()), asyncio.create_task(cut.wait())
     await asyncio.wait({drained, cut_off}, timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if not drained.done():
-        log.info("cutting off %d running, %d waiting", engine.running, engine.waiting)
-        engine.abort()
+        log.info("cutting off %d running, %d waiting", worker.running, worker.waiting)
+        worker.abort()
         await asyncio.wait({drained}, timeout=_CLOSE_S)
     for task in (drained, cut_off):
         task.cancel()
     await runner.cleanup()
-    engine.stop()
+    worker.stop()
     if failures:
         raise StartError(f"the engine failed: {failures[0]}") from failures[0]
 
 
-async def _bring_up(
-    settings: Settings, app: "App", failed: Callable[[Exception], None]
-) -> tuple[str, str, str, "Engine"]:
-    """Load the model beside the event loop, which meanwhile tells clients to come back, and start its engine.
-
-    Returns what is served, on what, in which precision, as the first line says it; and the engine.
-    """
+async def _bring_up(settings: Settings, app: "TextApp", failed: Callable[[Exception], None]) -> "Served":
+    """Load the model beside the event loop, which meanwhile tells clients to come back, and start its engine."""
     from servers.app import Served
     from servers.engine import Engine
     from servers.metrics import Metrics
     from servers.shared import SharedModel
 
-    model = await asyncio.to_thread(_load, settings)
-    prefix_cache = settings.limits.prefix_cache
+    model = await asyncio.to_thread(_load, settings, _load_on)
+    bundle, prefix_cache = model.bundle, settings.limits.prefix_cache
     if prefix_cache and not isinstance(model, SharedModel):
         raise StartError(
-            f"--prefix-cache: the caches of {model.bundle.name} grow with each step ({model.layout.kind} layout) and "
+            f"--prefix-cache: the caches of {bundle.name} grow with each step ({model.layout.kind} layout) and "
             "cannot be shared; leave it out, or export the model with the onnxruntime-genai builder"
         )
     metrics = Metrics(
-        model.bundle.name, lambda: engine.running, lambda: engine.waiting, model.slots, prefix_cache=prefix_cache
+        bundle.name, lambda: engine.running, lambda: engine.waiting, model.slots, prefix_cache=prefix_cache
     )
     engine = Engine(model, settings.batching, app.publish, failed, settings.limits, metrics.ran)
     engine.start()
-    app.serve(
-        Served(
-            name=model.bundle.name,
-            max_seq_len=model.max_seq_len,
-            kv_slots=model.slots,
-            facts=_facts(model),
-            tokenizer=model.bundle.tokenizer,
-            engine=engine,
-            metrics=metrics,
-            prefix_cache=prefix_cache,
-        )
-    )
-    return model.bundle.name, model.provider, model.bundle.dtype, engine
+    app.serve_text(engine, bundle.tokenizer, model.max_seq_len, prefix_cache=prefix_cache)
+    card: dict[str, Any] = {"max_model_len": model.max_seq_len}
+    if bundle.tokenizer.facts is not None:
+        card["tokenizer"] = bundle.tokenizer.facts
+    facts = _facts(bundle.name, bundle.sha256, bundle.dtype, model.provider, model.threads)
+    facts |= {"layout": model.layout.kind, "kv_slots": model.slots, "max_seq_len": model.max_seq_len}
+    return app.serve(Served(bundle.name, facts, engine, metrics, places=model.slots, card=card))
 
 
-async def _bring_up_plain(settings: Settings, app: "PlainApp") -> tuple[str, str, str, "Batcher"]:
+async def _bring_up_plain(settings: Settings, app: "PlainApp") -> "Served":
     """The same for a model without a cache."""
     from servers.app import Served
     from servers.batcher import Batcher
     from servers.metrics import Metrics
     from servers.plain import EmbeddingModel
 
-    for flag, given in (
-        ("--prefix-cache", settings.limits.prefix_cache),
-        ("--queue-timeout-ms", settings.limits.queue_timeout_s),
-    ):
-        if given:
-            raise StartError(f"{flag} is for models that generate; leave it out with --task {settings.task}")
     model = await asyncio.to_thread(_load, settings, _load_plain_on)
-    name = model.graph.name
-    metrics = Metrics(name, lambda: batcher.running, lambda: batcher.waiting, settings.kv_slots)
+    graph = model.graph
+    metrics = Metrics(graph.name, lambda: batcher.running, lambda: batcher.waiting)
     batcher = Batcher(model, settings.batching, metrics.ran)
     batcher.start()
-    facts = _common_facts(name, model.graph.sha256, model.graph.dtype, model.provider, model.threads)
-    facts["task"] = settings.task
-    facts["batches"] = model.batchable
     app.serve_plain(model, batcher)
-    app.serve(
-        Served(
-            name=name,
-            max_seq_len=model.max_seq_len if isinstance(model, EmbeddingModel) else None,
-            kv_slots=settings.kv_slots,
-            facts=facts,
-            tokenizer=None,
-            engine=cast("Engine", batcher),  # for its batching, and how many run and wait
-            metrics=metrics,
-            prefix_cache=False,
-        )
-    )
-    return name, model.provider, model.graph.dtype, batcher
+    card = {"max_model_len": model.max_seq_len} if isinstance(model, EmbeddingModel) else {}
+    facts = _facts(graph.name, graph.sha256, graph.dtype, model.provider, model.threads)
+    facts |= {"task": settings.task, "batches": model.batchable}
+    return app.serve(Served(graph.name, facts, batcher, metrics, card=card))
 
 
-def _load(settings: Settings, load_on: Callable[[device.Provider, Settings], Any] | None = None) -> Any:
+def _load(settings: Settings, load_on: Callable[[device.Provider, Settings], Any]) -> Any:
     cuda_missing = None if settings.provider == "cpu" else device.why_no_cuda()
     where = device.choose(settings.provider, cuda_missing)
-    load_on = load_on or _load_on
     try:
         return load_on(where, settings)
     except device.FellBack as error:
@@ -227,9 +192,9 @@ def _load_plain_on(where: device.Provider, settings: Settings) -> Any:
 
     if where == "cuda":
         device.load_cuda_libraries()
+    if settings.model in builder.PRESETS:
+        raise StartError(f"--task {settings.task}: {settings.model} generates text; give the folder of another model")
     path, threads = Path(settings.model), settings.threads or max(1, _cores() - 1)
-    if not path.exists():
-        raise StartError(f"no model in {path}; with --task {settings.task} give a folder or an .onnx file")
     if settings.task == "embed":
         pooling: Any = settings.pooling
         return EmbeddingModel(path, settings.dtype, where, threads, pooling, settings.max_seq_len)
@@ -258,18 +223,8 @@ def _load_on(where: device.Provider, settings: Settings) -> Any:
         ) from error
 
 
-def _facts(model: Any) -> dict[str, Any]:
-    """What /health says of a model that generates, and does not change."""
-    bundle = model.bundle
-    return {
-        **_common_facts(bundle.name, bundle.sha256, bundle.dtype, model.provider, model.threads),
-        "layout": model.layout.kind,
-        "kv_slots": model.slots,
-        "max_seq_len": model.max_seq_len,
-    }
-
-
-def _common_facts(name: str, sha256: str, dtype: str, where: device.Provider, threads: int) -> dict[str, Any]:
+def _facts(name: str, sha256: str, dtype: str, where: device.Provider, threads: int) -> dict[str, Any]:
+    """What /health says of a model and its device, and does not change."""
     import onnxruntime
 
     try:
@@ -291,40 +246,13 @@ def _common_facts(name: str, sha256: str, dtype: str, where: device.Provider, th
     }
 
 
-def _ready_line(settings: Settings, what: list[Any], listener: socket.socket) -> str:
-    name, where, dtype = what
+def _ready_line(settings: Settings, served: "Served", listener: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    batching = settings.batching
+    batching, facts = settings.batching, served.facts
     return (
-        f"serving {name} on http://{host}:{listener.getsockname()[1]} "
-        f"({where}, {dtype}, {batching.scheduler}, max batch {batching.batch_size})"
+        f"serving {served.name} on http://{host}:{listener.getsockname()[1]} "
+        f"({facts['device']}, {facts['dtype']}, {batching.scheduler}, max batch {batching.batch_size})"
     )
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-    try:
-        if os.name == "posix":  # elsewhere the option would let two servers share the port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise _cannot_listen(host, port, error) from error
-    return listener
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
-    mend = "check --host and --port"
-    if error.errno == errno.EADDRINUSE:
-        mend = "choose another --port (0 takes any free one)"
-    return StartError(f"cannot listen on {host} port {port}: {error.strerror or error}; {mend}")
 
 
 @contextlib.contextmanager
@@ -335,15 +263,6 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _allow_many_connections() -> None:
-    """Raise the limit on open files to what this user may have: each connection is one."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit; else it stays as it is
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _http_log() -> logging.Logger:
@@ -372,18 +291,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def _watch_stdin(closed: Callable[[], object]) -> None:
-    """Call ``closed`` when stdin ends, as it does when the process that holds its other end is gone."""
-
-    def wait() -> None:
-        # Not sys.stdin: its buffer's lock, held while it waits, would stop the interpreter from ending.
-        while os.read(0, 4096):
-            pass
-        closed()
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 def _cores() -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.bundle import Bundle
 from servers.device import Provider, open_session
 from servers.layouts import Layout
 from servers.model import Model
@@ -22,27 +21,18 @@ _BINDINGS = 512  # a fresh binding costs 0.2 ms, a kept one a few KB
 class SharedModel(Model):
     """A decoder of the ``slots`` layout: it takes lengths, and chooses the greedy token itself."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        session: Any,
-        layout: Layout,
-        provider: Provider,
-        slots: int,
-        max_seq_len: int,
-        threads: int,
-    ) -> None:
+    def _allocate(self) -> None:
         import onnxruntime
 
-        super().__init__(bundle, session, layout, provider, slots, max_seq_len, threads)
+        layout, slots, max_seq_len = self.layout, self.slots, self.max_seq_len
         self._ort = onnxruntime
-        self._cuda = provider == "cuda"
+        self._cuda = self.provider == "cuda"
         pool = (layout.layers, 2, slots, layout.kv_heads, max_seq_len, layout.head_dim)
         if self._cuda:
             # Zeros, not whatever was there: a masked NaN is still a NaN once it is multiplied by zero.
             self._pool = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(pool, self._real), "cuda", 0)
             self._pool_address = self._pool.data_ptr()
-            self._copy = _SlotCopier(layout, provider, max_seq_len)
+            self._copy = _SlotCopier(layout, self.provider, max_seq_len)
         else:
             self._pool = np.zeros(pool, self._real)
             self._pool_address = self._pool.ctypes.data

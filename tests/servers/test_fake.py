@@ -314,7 +314,8 @@ def test_a_taken_port_is_exit_3_with_the_mend() -> None:
         done = run("--port", str(port))
     assert done.returncode == 3
     assert done.stderr == (
-        f"error: cannot listen on 127.0.0.1 port {port}: it is taken; choose another --port (0 takes any free one)\n"
+        f"error: cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        "choose another --port (0 takes any free one)\n"
     )
 
 

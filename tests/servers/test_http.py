@@ -17,6 +17,7 @@ from servers.app import App, Options, Served
 from servers.batching import Batching
 from servers.engine import Engine
 from servers.metrics import Metrics
+from servers.text_app import TextApp
 from servers.tokenizer import BYTES
 
 COMPLETION = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "ignore_eos": True}
@@ -293,7 +294,7 @@ async def ask(port: int, method: str, path: str, body: bytes = b"") -> bytes:
 
 
 async def test_while_the_model_loads_everyone_is_told_to_come_back() -> None:
-    app = App(Options())
+    app = TextApp(Options())
     async with listening(app) as port:
         for method, path in (
             ("POST", "/v1/completions"),
@@ -310,10 +311,11 @@ async def test_while_the_model_loads_everyone_is_told_to_come_back() -> None:
 
 
 async def test_a_client_that_does_not_read_loses_its_request_and_nobody_else_does() -> None:
-    app = App(Options())
+    app = TextApp(Options())
     metrics = Metrics("endless", lambda: engine.running, lambda: engine.waiting, 2)
     engine = Engine(Endless(2), Batching("continuous", 2), app.publish, lambda error: None)
-    app.serve(Served("endless", 10**9, 2, {}, BYTES, engine, metrics, prefix_cache=False))
+    app.serve_text(engine, BYTES, 10**9, prefix_cache=False)
+    app.serve(Served("endless", {}, engine, metrics))
     engine.start()
     try:
         async with listening(app) as port:

@@ -246,10 +246,26 @@ def test_a_model_of_another_task_is_refused(task: str, make: Any, text: str, tmp
 
 
 def test_options_of_generation_are_refused(tmp_path: Path) -> None:
-    code, error = refuse("--model", str(tensors(tmp_path)), "--task", "infer", "--prefix-cache")
-    assert (code, "--prefix-cache is for models that generate" in error) == (3, True)
+    for task, *option in (
+        ("infer", "--prefix-cache"),
+        ("infer", "--prefill-chunk", "128"),  # its default, and yet it would do nothing
+        ("infer", "--sse-keep-alive", "1"),
+        ("infer", "--max-seq-len", "64"),
+        ("infer", "--pooling", "cls"),
+        ("embed", "--kv-slots", "16"),
+        ("embed", "--queue-timeout-ms", "10"),
+        ("embed", "--ignore-unsupported"),
+        ("generate", "--pooling", "mean"),
+    ):
+        code, error = refuse("--model", str(tmp_path), "--task", task, *option)
+        assert code == 2
+        assert f"{option[0]} is for --task " in error
+        assert f"leave it out with --task {task}" in error
+
+
+def test_a_preset_is_no_model_of_tensors() -> None:
     code, error = refuse("--model", "tiny", "--task", "infer")
-    assert (code, "give a folder or an .onnx file" in error) == (3, True)
+    assert (code, error) == (3, "error: --task infer: tiny generates text; give the folder of another model\n")
 
 
 class Doubling:

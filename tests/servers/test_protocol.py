@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from servers.answer import Answer
 from servers.engine import Generation, Output
-from servers.protocol import Answer, Kind, Request, RequestError, parse
+from servers.errors import RequestError
+from servers.protocol import Kind, Request, parse
 from servers.tokenizer import BYTES
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

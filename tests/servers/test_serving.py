@@ -22,7 +22,7 @@ from servers.batching import Batching
 from servers.cli import serve
 from servers.engine import Limits
 from servers.errors import StartError
-from servers.server import Settings, _load
+from servers.server import Settings, _load, _load_on
 
 ROOT = Path(__file__).parent.parent.parent
 LONG = {"model": "tiny", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -153,11 +153,11 @@ def test_auto_takes_the_cpu_where_cuda_does_not_load_and_says_so(
     monkeypatch.setattr(
         onnxruntime, "InferenceSession", lambda *given, providers: session(*given, providers=["CPUExecutionProvider"])
     )
-    model = _load(settings())
+    model = _load(settings(), _load_on)
     assert (model.provider, model.bundle.dtype) == ("cpu", "fp32")
     assert "warning: the model fell back to CPUExecutionProvider" in capsys.readouterr().err
     with pytest.raises(StartError, match="fell back"):
-        _load(settings(provider="cuda"))
+        _load(settings(provider="cuda"), _load_on)
 
 
 def test_more_slots_than_memory_is_one_clear_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_more_slots_than_memory_is_one_clear_error(cache: Path, monkeypatch: pyt
 
     monkeypatch.setattr("servers.model.load", no_memory)
     with pytest.raises(StartError, match="lower --kv-slots or --max-seq-len"):
-        _load(settings(provider="cpu"))
+        _load(settings(provider="cpu"), _load_on)
 
 
 def test_an_unwritable_cache_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
