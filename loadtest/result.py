@@ -65,13 +65,16 @@ class ScenarioRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figures depend on. Two results are comparable only when these agree."""
+    """What the figures depend on. Two results are comparable only when these agree and neither says that it is not."""
 
     endpoint: Endpoint
     precision: Annotated[str | None, _says("number format of the model, such as fp16")] = None
     software: Annotated[dict[str, str], _says("name to version")] = {}
     hardware: Hardware
     scenario: ScenarioRef
+    not_comparable: Annotated[
+        list[str], _says("why the figures are not those of the scenario as it stands; empty: they are")
+    ] = []
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
