@@ -58,6 +58,11 @@ class Level(msgspec.Struct, frozen=True):
         return _asked([workload.output_tokens for workload in self.workloads])
 
     @property
+    def of_sessions(self) -> bool:
+        """Whether arrivals and slots are of sessions, and the requests their turns."""
+        return any(workload.conversation for workload in self.workloads)
+
+    @property
     def mean_output_tokens(self) -> float:
         """Expected length of an answer, as far as it is known before; of data that say nothing, 1."""
         weights = sum(workload.weight for workload in self.workloads)

@@ -21,6 +21,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent",
 )  # fmt: skip
 TokenSource = Literal["usage", "tokenizer"]
+SessionEnd = Literal["completed", "abandoned"]
 
 
 class RequestError(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,7 +41,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     opening a connection (``connect_ms``), on a try that had to be resent, or behind the previous turn of its session;
     the rest is the generator's own lateness. ``workload`` is the place in the level's mix, ``turn`` counts from 1.
     ``prompt_hash`` tells repeated prompts: 48 bits of the whole input. A ``probe`` played beside the load and is in
-    none of its figures. The input length is None where nobody asked for one.
+    none of its figures. The input length is None where nobody asked for one, as of a history. ``model`` is named only
+    where the workload asks several. ``ends`` says that this turn was to be the last of its session, and why.
     """
 
     id: int
@@ -77,6 +79,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     turn: int | None = None
     prompt_hash: int | None = None
     probe: bool = False
+    model: str | None = None
+    ends: SessionEnd | None = None
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
