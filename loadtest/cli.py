@@ -46,6 +46,62 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, envvar=variable, show_envvar=False, **settings)
 
 
+_SCENARIO = (
+    _option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),
+    _option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
+    _option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
+    _option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
+    _option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
+    _option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
+    _option(
+        "-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]"
+    ),
+    _option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]"),
+    _option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]"),
+    _option(
+        "--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis."
+    ),
+    _option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise."),
+    _option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]"),
+    _option("--model", metavar="NAME", help="Model to ask for. [default: the first the endpoint lists]"),
+    _option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
+    _option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
+    _option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]"),
+    _option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]"),
+    _option(
+        "--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped."
+    ),
+    _option(
+        "--max-rate",
+        metavar="N",
+        help="Never send more than N a second in the whole run, whatever the load asks: protects a shared endpoint. "
+        "What it holds back waits, and the wait is in the latency; to set a load, use -r.",
+    ),
+    _option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'."),
+    _option(
+        "--workers",
+        type=click.IntRange(1, 256),
+        metavar="N",
+        help="Generator processes. [default: as the load needs, cores − 1]",
+    ),
+    _option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]"),
+    _option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each."),
+    _option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each."),
+    _option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches."),
+    _option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder."),
+    _option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs."),
+    _option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision."),
+    _option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime."),
+)
+
+
+def _scenario_flags(command: F) -> F:
+    """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
+    for option in reversed(_SCENARIO):
+        command = option(command)
+    return command
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="loadtest")
 def main() -> None:
@@ -60,25 +116,9 @@ def main() -> None:
 
 @main.command(short_help="Play a scenario and print what was measured.")
 @click.argument("url", required=False)
-@_option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file.")
-@_option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each.")
-@_option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each.")
-@_option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]")
-@_option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays.")
-@_option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first.")
-@_option("-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]")
-@_option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]")
-@_option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]")
-@_option("--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis.")
-@_option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise.")
-@_option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]")
-@_option("--model", metavar="NAME", help="Model to ask for. [default: the first the endpoint lists]")
-@_option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams.")
+@_scenario_flags
 @_option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable.")
-@_option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]")
-@_option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]")
-@_option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]")
 @_option("--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]")
 @_option(
     "--proxy", metavar="URL", help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]"
@@ -87,29 +127,7 @@ def main() -> None:
 @_option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM).")
 @_option("--key", metavar="FILE", help="https: its key, if that is not in the same file.")
 @_option("--insecure", is_flag=True, help="https: take any certificate of the server.")
-@_option("--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped.")
-@_option(
-    "--max-rate",
-    metavar="N",
-    help="Never send more than N a second in the whole run, whatever the load asks: protects a shared endpoint. "
-    "What it holds back waits, and the wait is in the latency; to set a load, use -r.",
-)
-@_option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'.")
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
-@_option(
-    "--workers",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="Generator processes. [default: as the load needs, cores − 1]",
-)
-@_option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]")
-@_option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each.")
-@_option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each.")
-@_option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches.")
-@_option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder.")
-@_option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs.")
-@_option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision.")
-@_option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime.")
 @click.option(
     "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
 )
