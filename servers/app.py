@@ -204,18 +204,22 @@ class App:
             headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
             if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
-            return web.json_response(error.body(), status=error.status, headers=headers)
+            return web.json_response(self._told(request, error), status=error.status, headers=headers)
         except web.HTTPException as error:
             message = f"{request.method} {request.path}: {error.reason}"
             if error.status == 413:
                 message = f"the body is larger than {_BODY_LIMIT_MIB} MiB"
-            body = RequestError(message, code=error.reason.lower().replace(" ", "_")).body()
+            told = self._told(request, RequestError(message, code=error.reason.lower().replace(" ", "_")))
             allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return web.json_response(body, status=error.status, headers=allow)
+            return web.json_response(told, status=error.status, headers=allow)
         except Exception:
             log.exception("%s %s", request.method, request.path)
-            body = RequestError("internal error; see the server's log", kind="server_error").body()
-            return web.json_response(body, status=500)
+            told = self._told(request, RequestError("internal error; see the server's log", kind="server_error"))
+            return web.json_response(told, status=500)
+
+    def _told(self, _: web.Request, error: RequestError) -> dict[str, Any]:
+        """A refusal in the form of the API that was asked."""
+        return error.body()
 
     def _log_access(self, http: web.Request, status: int, seconds: float) -> None:
         """One line of JSON on stderr."""
@@ -231,7 +235,7 @@ class App:
         }
         print(json.dumps(entry), file=sys.stderr, flush=True)
 
-    def _account(self, http: web.Request) -> dict[str, Any]:
+    def _account(self, _: web.Request) -> dict[str, Any]:
         """What the access log tells of a request beyond its HTTP."""
         return {}
 

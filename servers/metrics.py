@@ -77,7 +77,12 @@ class Metrics:
         self._e2e = made(
             Histogram, "vllm:e2e_request_latency_seconds", "From arrival to the end of the answer.", buckets=_END_TO_END
         )
-        self._rows = made(Histogram, "loadtest:batch_size", "Answers that share a decode step.", buckets=_ROWS)
+        self._rows = made(
+            Histogram,
+            "loadtest:batch_size",
+            "Answers that share a decode step; rows that share a run.",
+            buckets=_ROWS,
+        )
         steps = made(Histogram, "loadtest:step_seconds", "Time of one run of the model.", "phase", buckets=_PER_TOKEN)
         self._steps = {phase: steps.labels(model, phase) for phase in get_args(Phase)}
 
@@ -141,7 +146,7 @@ class Metrics:
     def stats(self) -> dict[str, Any]:
         """The same for people: counts since the start, and latencies of the latest requests in milliseconds."""
         steps = {phase: self._value("loadtest:step_seconds_count", phase=phase) for phase in self._steps}
-        decoded = self._value("loadtest:batch_size_sum")
+        runs = self._value("loadtest:batch_size_count")
         ttfts, tpots, e2es = zip(*self._recent, strict=True) if self._recent else ((), (), ())
         return {
             "running": self._value("vllm:num_requests_running"),
@@ -153,7 +158,7 @@ class Metrics:
             "cached_prompt_tokens": self._value("vllm:prefix_cache_hits_total"),
             "generation_tokens": self._value("vllm:generation_tokens_total"),
             "steps": steps,
-            "mean_batch_size": decoded / steps["decode"] if steps["decode"] else None,
+            "mean_batch_size": self._value("loadtest:batch_size_sum") / runs if runs else None,
             "recent": {"ttft_ms": _spread(ttfts), "tpot_ms": _spread(tpots), "e2e_ms": _spread(e2es)},
         }
 

@@ -6,7 +6,6 @@ Everything around it (health, metrics, keys, ids, batching) is ``servers.app``'s
 import asyncio
 import base64
 import math
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -68,10 +67,15 @@ class PlainApp(App):
         add.add_get("/v2", self._protocol)
         add.add_get("/v2/health/live", self._live)
         add.add_get("/v2/health/ready", self._ready)
-        add.add_get("/v2/models/{model}", _as_protocol(self._describe))
-        add.add_get("/v2/models/{model}/ready", _as_protocol(self._model_ready))
-        add.add_post("/v2/models/{model}/infer", _as_protocol(self._infer))
+        add.add_get("/v2/models/{model}", self._describe)
+        add.add_get("/v2/models/{model}/ready", self._model_ready)
+        add.add_post("/v2/models/{model}/infer", self._infer)
         return app
+
+    def _told(self, http: web.Request, error: RequestError) -> dict[str, Any]:
+        if http.path.startswith("/v2"):  # the protocol's own form
+            return {"error": str(error)}
+        return super()._told(http, error)
 
     async def _no_text(self, _: web.Request) -> web.Response:
         name = self._model.name
@@ -171,19 +175,6 @@ class PlainApp(App):
             finally:
                 for job in jobs:  # the client has gone, or another row of it failed
                     job.done.cancel()
-
-
-def _as_protocol(handler: Callable[[web.Request], Awaitable[web.Response]]) -> Any:
-    """Refusals in the protocol's own form, ``{"error": "…"}``."""
-
-    async def handle(http: web.Request) -> web.Response:
-        try:
-            return await handler(http)
-        except RequestError as error:
-            headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-            return web.json_response({"error": str(error)}, status=error.status, headers=headers)
-
-    return handle
 
 
 def _decoded(body: bytes, kind: Any) -> Any:

@@ -1,18 +1,22 @@
-"""A bundled server process and what tests ask of it."""
+"""A bundled server, in a process or in this one, and what tests ask of it."""
 
+import asyncio
 import json
 import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any, ClassVar
 
 import pytest
+from aiohttp import web
+
+from servers.app import App
 
 
 @dataclass
@@ -100,3 +104,24 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+@asynccontextmanager
+async def listening(app: App) -> AsyncIterator[int]:
+    """The app on a free port of the loopback address."""
+    runner = web.AppRunner(app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=1)
+    await runner.setup()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        await web.SockSite(runner, listener).start()
+        yield listener.getsockname()[1]
+        await runner.cleanup()
+
+
+async def ask(port: int, method: str, path: str, body: bytes = b"") -> bytes:
+    """Everything that one request is answered with, head and body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    return answer

@@ -1,24 +1,14 @@
 """What keeps the server standing and its clients informed: limits, keys, ids, slow and idle clients, logs."""
 
-import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
-from aiohttp import web
 from served import Server, eventually
-
-from servers.app import App, Options, Served
-from servers.batching import Batching
-from servers.engine import Engine
-from servers.metrics import Metrics
-from servers.text_app import TextApp
-from servers.tokenizer import BYTES
 
 COMPLETION = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "ignore_eos": True}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "ignore_eos": True}
@@ -252,87 +242,3 @@ def test_a_thousand_idle_connections_cost_next_to_nothing(start_server: Start) -
             connection.recv(1)
         assert ticks() - spent <= 5
         assert server.ask("POST", "/v1/completions", COMPLETION)[0] == 200
-
-
-class Endless:
-    """A model that always says "a", at once."""
-
-    def __init__(self, slots: int) -> None:
-        self.tokens = np.full(slots, ord("a"), np.int64)
-
-    def prefill(self, slot: int, tokens: list[int]) -> int:
-        return ord("a")
-
-    def decode(self, count: int) -> list[int]:
-        return [ord("a")] * count
-
-    def logits(self, row: int) -> Any:
-        raise AssertionError("nobody asked")
-
-    def clear(self, slot: int, keep: int = 0) -> None: ...
-    def move(self, source: int, target: int) -> None: ...
-
-
-@asynccontextmanager
-async def listening(app: App) -> AsyncIterator[int]:
-    """The app on a free port of the loopback address."""
-    runner = web.AppRunner(app.routes(), access_log=None, handler_cancellation=True, shutdown_timeout=1)
-    await runner.setup()
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        await web.SockSite(runner, listener).start()
-        yield listener.getsockname()[1]
-        await runner.cleanup()
-
-
-async def ask(port: int, method: str, path: str, body: bytes = b"") -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
-    answer = await reader.read()
-    writer.close()
-    return answer
-
-
-async def test_while_the_model_loads_everyone_is_told_to_come_back() -> None:
-    app = TextApp(Options())
-    async with listening(app) as port:
-        for method, path in (
-            ("POST", "/v1/completions"),
-            ("GET", "/v1/models"),
-            ("GET", "/metrics"),
-            ("GET", "/stats"),
-        ):
-            answer = await ask(port, method, path, b"{}" if method == "POST" else b"")
-            assert answer.startswith(b"HTTP/1.1 503")
-            assert b"Retry-After: 1\r\n" in answer
-            assert b"still loading" in answer
-        assert b'{"status": "loading"}' in await ask(port, "GET", "/health")
-        assert (await ask(port, "GET", "/ready")).startswith(b"HTTP/1.1 503")
-
-
-async def test_a_client_that_does_not_read_loses_its_request_and_nobody_else_does() -> None:
-    app = TextApp(Options())
-    metrics = Metrics("endless", lambda: engine.running, lambda: engine.waiting, 2)
-    engine = Engine(Endless(2), Batching("continuous", 2), app.publish, lambda error: None)
-    app.serve_text(engine, BYTES, 10**9, prefix_cache=False)
-    app.serve(Served("endless", {}, engine, metrics))
-    engine.start()
-    try:
-        async with listening(app) as port:
-            slow = socket.socket()
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            with slow:
-                slow.connect(("127.0.0.1", port))
-                body = json.dumps({"model": "endless", "prompt": "x", "max_tokens": 10**8, "stream": True}).encode()
-                slow.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-                )
-                async with asyncio.timeout(30):
-                    slow.setblocking(False)
-                    assert (await asyncio.get_running_loop().sock_recv(slow, 12)) == b"HTTP/1.1 200"
-                    other = await ask(port, "POST", "/v1/completions", b'{"model": "endless", "prompt": "x"}')
-                    assert b'"text": "aaaaaaaaaaaaaaaa"' in other
-                    await app.idle()
-            assert metrics.stats()["ended"] == {"abort": 1, "length": 1}
-    finally:
-        engine.stop()
