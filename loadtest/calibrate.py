@@ -29,7 +29,7 @@ from loadtest.wire.control import ask
 from loadtest.wire.origin import Origin, parse
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
-from loadtest.workload.prompts import Tokens
+from loadtest.workload.tokens import Tokens
 
 TTFT_MS = 50.0
 ITL_MS = 20.0

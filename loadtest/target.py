@@ -19,7 +19,7 @@ from loadtest.wire.control import Reply, ask
 from loadtest.wire.origin import Origin, parse, resolve
 from loadtest.wire.proxy import Proxy
 from loadtest.wire.tls import Tls
-from loadtest.workload.prompts import Tokens
+from loadtest.workload.tokens import Tokens
 
 _REACH_S = 4.0  # a target out of reach is reported within five seconds
 _START_S = 180.0  # a model may have to be built first

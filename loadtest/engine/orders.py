@@ -7,7 +7,7 @@ from loadtest.level import Level, WorkerHealth
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.proxy import Proxy
 from loadtest.wire.tls import Tls
-from loadtest.workload.prompts import Tokens
+from loadtest.workload.tokens import Tokens
 
 
 class Wiring(msgspec.Struct, frozen=True):

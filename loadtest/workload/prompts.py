@@ -1,66 +1,186 @@
-"""The text of prompts: of the length asked, different in every request, the same for the same seed."""
+"""The text of prompts: exactly as long as asked, different in every request, the same for the same seed."""
 
+import bisect
+import functools
+import math
 import random
-from typing import Protocol
+import re
+import string
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-# Common words: one token each in most vocabularies, so that words stand for tokens where there is no tokenizer.
-_WORDS = (
-    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
-    "one you were all her she there would their we him been has when who will no more if out so up said what its "
-    "about than into them can only other time new some could these two may first then do any like my now over such "
-    "our man me even most made after also did many off before must well back through years much where your way down "
-    "should because long each just state those people too how little good world make very year still see own work "
-    "men day get here old between both life being under three never know same last another while us might great go "
-    "come since against right came take used himself few house use place during high without again home around small "
-    "however found part school thought went say once general upon every left war does got united number hand course "
-    "water until always away public something fact less though far put head think set enough end took better"
-).split()
+from loadtest.schedule import stream
+from loadtest.workload.corpus import read
+from loadtest.workload.tokens import Tokens, measure
+
+# Where a text can be cut so that any tokenizer in use counts its two sides apart: before the space between two words,
+# and between two characters of a script that has no spaces.
+_CUT = re.compile(r"(?<=\w)(?= [^\W\d_])|(?<=[\u3040-\u30ff\u3400-\u9fff])(?=[\u3040-\u30ff\u3400-\u9fff])")
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_COMMON = "the of and to in is that for it as was with be by on not he his but at are this have from or had an".split()
+_PASSAGE = 256  # tokens taken in a row: long enough to read like text, short enough for many different ones
+_SALT_BITS = 40
+_FILLERS = 4096  # and so 12 bits a word of salt
+_FEW = 16  # with fewer words than that, characters are tried
+_TRIES = 16
+_KEPT = 4096  # so many of the texts that requests share are kept, and the sizes of texts that prompts start with
 
 
-class Tokens(msgspec.Struct, frozen=True):
-    """How text becomes tokens at the target, as far as it is known.
+class Wanted(msgspec.Struct, frozen=True):
+    """One prompt: its input tokens as the server will count them, its random stream, and the text it begins with."""
 
-    ``bytes``: one token for each byte of UTF-8, and ``overhead`` more that the server adds around one user message.
-    ``words``: not known; one common word is taken for one token, and what the server counted is what is reported.
+    tokens: int
+    rng: random.Random
+    start: str = ""
+
+
+class Prompts:
+    """Writes prompts for what is known of the target's tokens, out of one corpus. ``seed`` is that of shared texts.
+
+    A length that cannot be (fewer tokens than the server itself adds, or one that the tokenizer has no text for) gives
+    a text that comes near, of at least one word.
+
+    Raises:
+        UsageError: the corpus cannot be used.
     """
 
-    kind: str
-    overhead: int = 0
+    def __init__(self, tokens: Tokens, corpus: str | None, seed: int) -> None:
+        self._measure = measure(tokens, corpus)
+        self._stock = _stock(tokens, corpus)
+        self._seed = seed
+        self._salt = math.ceil(_SALT_BITS / math.log2(len(self._stock.fillers)))
+        self.shared = functools.lru_cache(_KEPT)(self._shared)
+        self._block = functools.lru_cache(_KEPT)(self._whole_block)
+        self._start_size = functools.lru_cache(_KEPT)(self._counted)
+
+    def prompt(self, tokens: int, rng: random.Random, start: str = "") -> str:
+        """The user message of a request that holds so many tokens in all, what the server adds included.
+
+        It begins with ``start``, which counts as well, and goes on with a salt, since servers cache how prompts begin:
+        no two of them, of whatever level or run, have more than a word or two in common there.
+        """
+        return self.prompts([Wanted(tokens, rng, start)])[0]
+
+    def prompts(self, wanted: Sequence[Wanted]) -> list[str]:
+        """Many at once: each is what ``prompt`` makes of it, and a tokenizer counts them on all its threads."""
+        return self._made(wanted, alone=False)
+
+    def text(self, tokens: int, rng: random.Random) -> str:
+        """A text of so many tokens by itself: a later turn, or an answer in place of the model's own."""
+        return self._made([Wanted(tokens, rng)], alone=True)[0]
+
+    def blocks(self, ids: Sequence[int], size: int, tokens: int) -> str:
+        """A prompt of so many tokens in all, made of shared blocks of ``size`` tokens each, of which the last is cut.
+
+        The same id is the same text, in every request of runs with the same seed.
+        """
+        *whole, last = ids
+        start = "".join(self._block(block, size) for block in whole).lstrip(" ")
+        return self.prompt(tokens, stream(self._seed, "block", last), start)
+
+    def count(self, text: str) -> int | None:
+        """The tokens of a text by itself; None where they can only be estimated."""
+        return self._counted(text) if self._measure.exact else None
+
+    def _shared(self, number: int, tokens: int) -> str:
+        """Text ``number`` of the pool of texts of so many tokens each that prompts start with."""
+        return self.text(tokens, stream(self._seed, "shared", number))
+
+    def _whole_block(self, block: int, size: int) -> str:
+        text = self.text(size, stream(self._seed, "block", block))
+        return f" {text}" if self._stock.spaced else text
+
+    def _counted(self, text: str) -> int:
+        return self._measure.counts([text], alone=True)[0]
+
+    def _made(self, wanted: Sequence[Wanted], *, alone: bool) -> list[str]:
+        goals = [self._measure.goal(one.tokens, alone=alone) for one in wanted]
+        texts = [self._draft(goal, one) for goal, one in zip(goals, wanted, strict=True)]
+        if self._measure.additive:
+            return texts
+        # What a draft's pieces add up to is nearly always right, but only the text as it is sent tells.
+        pending = [*range(len(texts))]
+        for _ in range(_TRIES):
+            sizes = self._measure.counts([texts[index] for index in pending], alone=alone)
+            short = {index: goals[index] - size for index, size in zip(pending, sizes, strict=True)}
+            pending = [index for index in pending if short[index]]
+            if not pending:
+                break
+            for index in pending:
+                texts[index] = self._mended(texts[index], short[index], wanted[index])
+        return texts
+
+    def _draft(self, goal: int, wanted: Wanted) -> str:
+        stock, rng = self._stock, wanted.rng
+        left = max(1, goal - self._start_size(wanted.start)) if wanted.start else goal
+        salt = min(self._salt, left)
+        parts = [rng.choice(stock.openers), *rng.choices(stock.fillers, k=salt - 1)]
+        left -= salt
+        while left > 0 and len(stock.marks) > 1:
+            first = rng.randrange(len(stock.marks) - 1)
+            mark = stock.marks[first]
+            last = bisect.bisect_right(stock.marks, mark + min(left, _PASSAGE)) - 1
+            if stock.marks[last] == mark:
+                break
+            parts.append(stock.text[stock.cuts[first] : stock.cuts[last]])
+            left -= stock.marks[last] - mark
+        parts += rng.choices(stock.fillers, k=left)
+        text = "".join(parts)
+        return wanted.start + text if wanted.start else text.lstrip(" ")
+
+    def _mended(self, text: str, short: int, wanted: Wanted) -> str:
+        """The text with so many tokens more, or without its last ones, but never without its first word."""
+        if short > 0:
+            return text + "".join(wanted.rng.choices(self._stock.fillers, k=short))
+        least = len(wanted.start) + 1
+        for _ in range(-short):
+            at = text.rfind(" ", least) if self._stock.spaced else len(text) - 1
+            if at < least:
+                break
+            text = text[:at]
+        return text
 
 
-class Writer(Protocol):
-    """Writes prompts."""
+class _Stock(msgspec.Struct, frozen=True):
+    """What prompts are put together from: the corpus ``text``, where it can be cut, and the size of it up to there.
 
-    def __call__(self, tokens: int, rng: random.Random) -> str:
-        """A prompt of so many tokens."""
+    ``fillers`` are pieces of size 1 wherever they are added, and ``openers`` those that are it at the very start too,
+    without their space, if they are ``spaced``.
+    """
 
-
-def by_bytes(overhead: int) -> Writer:
-    """Prompts of exactly the tokens asked under a byte-level tokenizer, but at least one character of their own."""
-
-    def write(tokens: int, rng: random.Random) -> str:
-        size = max(1, tokens - overhead)
-        text = f"{rng.getrandbits(40):010x} {' '.join(rng.choices(_WORDS, k=size // 4))}"
-        while len(text) < size:
-            text += " " + rng.choice(_WORDS)
-        return text[:size]
-
-    return write
+    text: str
+    cuts: list[int]
+    marks: list[int]
+    fillers: list[str]
+    openers: list[str]
+    spaced: bool
 
 
-def by_words() -> Writer:
-    """Prompts of about the tokens asked: one word a token, after a salt of about six."""
+@functools.lru_cache(8)
+def _stock(tokens: Tokens, corpus: str | None) -> _Stock:
+    ruler = measure(tokens, corpus)
+    text = read(corpus)
+    cuts = [found.start() for found in _CUT.finditer(text)]
 
-    def write(tokens: int, rng: random.Random) -> str:
-        # The salt stands first, since servers cache the starts of prompts: no prompt may find another's there.
-        salt = [f"{rng.getrandbits(40):010x}"] if tokens > 6 else []
-        return " ".join(salt + rng.choices(_WORDS, k=max(1, tokens - 6 * len(salt))))
+    def fitting(pieces: Sequence[str], around: str) -> list[str]:
+        """Those that can be told to be of size 1 between two others."""
+        bare, *sizes = ruler.counts([around * 2, *(f"{around}{piece}{around}" for piece in pieces)], alone=True)
+        return [piece for piece, size in zip(pieces, sizes, strict=True) if size == bare + 1]
 
-    return write
+    words = [f" {word}" for word in dict.fromkeys([*_WORD.findall(text), *_COMMON])][:_FILLERS]
+    fillers, spaced = fitting(words, " the"), True
+    if len(fillers) < _FEW:
+        characters = fitting([*string.ascii_lowercase, *string.digits], "a")
+        fillers, spaced = (characters, False) if len(characters) > len(fillers) else (fillers, True)
+    if len(fillers) < 2:  # nothing adds up under this tokenizer; what is counted in the end decides all the same
+        fillers, spaced = words, True
+    bare = [piece.strip() for piece in fillers]
+    both = zip(fillers, ruler.counts(bare, alone=False), ruler.counts(bare, alone=True), strict=True)
+    openers = [piece for piece, framed, alone in both if framed == alone == 1]
+    return _Stock(text, cuts, ruler.marks(text, cuts), fillers, openers or fillers, spaced)
 
 
-def writer(tokens: Tokens) -> Writer:
+def writer(tokens: Tokens) -> Callable[[int, random.Random], str]:
     """The writer for what is known of the target's tokens."""
-    return by_bytes(tokens.overhead) if tokens.kind == "bytes" else by_words()
+    return Prompts(tokens, None, 0).prompt
