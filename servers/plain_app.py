@@ -17,7 +17,6 @@ from servers.app import App, queue_full, shutting_down
 from servers.batcher import Aborted, Batcher, Tensors
 from servers.errors import RequestError, unknown_model
 from servers.plain import EmbeddingModel, Port, TensorModel
-from servers.tokenizer import Unencodable
 
 _TEXTS = 2048  # inputs of one embeddings request, as OpenAI has it
 
@@ -197,10 +196,7 @@ def _tokens(given: str | list[str | int | list[int]], model: EmbeddingModel) -> 
         raise RequestError(f"input must be 1 to {_TEXTS} texts", param="input")
     rows = []
     for i, each in enumerate(inputs):
-        try:
-            row = model.tokenizer.encode(each) if isinstance(each, str) else each
-        except Unencodable as error:
-            raise RequestError(str(error), param="input") from error
+        row = model.tokenizer.encode(each) if isinstance(each, str) else each
         size = model.tokenizer.size
         if not isinstance(row, list) or not row or not all(isinstance(t, int) and 0 <= t < size for t in row):
             raise RequestError(

@@ -26,7 +26,17 @@ def interleaved(weight: Any, heads: int) -> Any:
     return weight.reshape(heads, 2, SHAPE.head_dim // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write(path: Path, *, kind: str = "gpt2", pre: str = "smollm", extra: bool = False, **changes: Any) -> Path:
+def write(
+    path: Path,
+    *,
+    kind: str = "gpt2",
+    pre: str = "smollm",
+    extra: bool = False,
+    scaling: str = "",
+    bias: bool = False,
+    leave_out: str = "",
+    **changes: Any,
+) -> Path:
     """A GGUF file of the small model; ``extra`` adds a head of its own and rotary factors; fields can be changed."""
     writer = ggml.GGUFWriter(path, changes.pop("architecture", "llama"))
     sizes = {
@@ -45,7 +55,15 @@ def write(path: Path, *, kind: str = "gpt2", pre: str = "smollm", extra: bool = 
     writer.add_bos_token_id(tokens.index("<|im_start|>"))
     writer.add_chat_template(TEMPLATE)
     queries, keys = SHAPE.heads * SHAPE.head_dim, SHAPE.kv_heads * SHAPE.head_dim
-    add = writer.add_tensor
+    if scaling:
+        writer.add_string("llama.rope.scaling.type", scaling)
+
+    def add(name: str, weight: Any) -> None:
+        if name != leave_out:
+            writer.add_tensor(name, weight)
+
+    if bias:
+        add("blk.0.attn_q.bias", np.zeros(queries, np.float32))
     add("token_embd.weight", WEIGHTS["embedding"])
     add("output_norm.weight", WEIGHTS["norm"])
     if extra:
@@ -154,6 +172,9 @@ def said(tokenizer: Any, ids: list[int]) -> str:
         ({"attention.key_length": 32}, "key_length is 32"),
         ({"attention.head_count": 3}, "multiple of 16"),
         ({"pre": "tekken"}, r"tokenizer \(gpt2, tekken\)"),
+        ({"scaling": "yarn"}, "rotary scaling is yarn"),
+        ({"bias": True}, "attention has biases"),
+        ({"leave_out": "output_norm.weight"}, "no tensor output_norm.weight"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_with_what_to_do(

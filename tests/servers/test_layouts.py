@@ -17,6 +17,7 @@ from servers.errors import StartError
 from servers.model import Model, load
 
 LAYOUTS = {"builder": "shared", "optimum": "growing", "merged": "merged"}
+EXPORT = r"export it with `optimum-cli export onnx --task text-generation-with-past` or onnxruntime-genai"
 TOLERANCE = 3e-5  # of logits, whose standard deviation is about 1.5
 
 
@@ -144,12 +145,12 @@ def test_a_merged_decoder_goes_by_its_own_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "text"),
     [
-        (["input_ids", "block_table"], ["logits"], "paged"),
-        (["input_ids", "attention_mask"], ["logits"], "no key/value cache"),
-        (["input_ids", "attention_mask"], ["last_hidden_state"], "no logits, but last_hidden_state"),
-        (["input_ids", "encoder_hidden_states"], ["logits"], "encoder-decoder"),
-        (["pixels"], ["logits"], "input_ids"),
-        (["inputs_embeds", "attention_mask"], ["logits"], "input_ids"),
+        (["input_ids", "block_table"], ["logits"], "paged.*onnxruntime-genai's builder"),
+        (["input_ids", "attention_mask"], ["logits"], f"no key/value cache.*{EXPORT}"),
+        (["input_ids", "attention_mask"], ["last_hidden_state"], f"no logits, but last_hidden_state.*embed.*{EXPORT}"),
+        (["input_ids", "encoder_hidden_states"], ["logits"], f"encoder-decoder.*{EXPORT}"),
+        (["pixels"], ["logits"], f"does not take input_ids, but pixels.*{EXPORT}"),
+        (["inputs_embeds", "attention_mask"], ["logits"], f"input_ids.*{EXPORT}"),
     ],
 )
 def test_what_generates_no_text_is_refused(inputs: list[str], outputs: list[str], text: str, tmp_path: Path) -> None:
@@ -179,6 +180,40 @@ def test_a_graph_without_positions_is_refused(tmp_path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((1, 1), np.int64), "position_ids"))
     write(tmp_path, model)
     refused(tmp_path, "position_ids.*optimum-onnx")
+
+
+def test_a_graph_without_a_mask_is_refused(tmp_path: Path) -> None:
+    model = exported.graph("optimum")
+    model.graph.input.remove(next(i for i in model.graph.input if i.name == "attention_mask"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 1), np.int64), "attention_mask"))
+    write(tmp_path, model)
+    refused(tmp_path, f"no attention_mask, so requests cannot be batched; {EXPORT}")
+
+
+def test_a_cache_of_another_type_is_refused(tmp_path: Path) -> None:
+    model = exported.graph("optimum")
+    del model.graph.node[:]
+    for value in (*model.graph.input, *model.graph.output):
+        if "." in value.name:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for output in model.graph.output:
+        empty = np.zeros((1, 1, 1, 16), np.float32 if output.name == "logits" else np.float64)
+        constant = helper.make_node("Constant", [], [output.name], value=onnx.numpy_helper.from_array(empty))
+        model.graph.node.append(constant)
+    write(tmp_path, model)
+    refused(tmp_path, rf"cache is tensor\(double\); this server keeps it in float or float16; {EXPORT}")
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(4, "int4"), (8, "int8")])
+def test_weights_in_blocks_are_known_by_their_bits(bits: int, dtype: str, tmp_path: Path) -> None:
+    model = exported.graph("optimum")
+    node = next(node for node in model.graph.node if node.op_type == "MatMul")
+    node.op_type, node.domain = "MatMulNBits", "com.microsoft"
+    node.attribute.append(helper.make_attribute("bits", bits))
+    write(tmp_path, model)
+    assert catalog.find(str(tmp_path), "auto", "cpu").dtype == dtype
+    with pytest.raises(StartError, match=f"--dtype fp32: .*model.onnx is {dtype}; leave --dtype out, or export it"):
+        catalog.find(str(tmp_path), "fp32", "cpu")
 
 
 def test_unknown_inputs_are_named(tmp_path: Path) -> None:

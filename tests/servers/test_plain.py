@@ -1,24 +1,32 @@
 """Models without a cache: vectors of texts as OpenAI has them, tensors as the Open Inference Protocol has them."""
 
+import asyncio
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import exported
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from openai import OpenAI
-from served import Server, eventually, running
+from served import Server, ask, eventually, listening, running
 from test_serving import refuse
 
 from servers import pretrained
+from servers.app import Options, Served
 from servers.batcher import Aborted, Batcher, Tensors
 from servers.batching import Batching
+from servers.errors import StartError
+from servers.metrics import Metrics
+from servers.plain import EmbeddingModel, TensorModel
+from servers.plain_app import PlainApp
 
 HIDDEN = 8
 RNG = np.random.default_rng(3)
@@ -128,6 +136,7 @@ def test_token_ids_and_base64(embedder: tuple[Server, Path]) -> None:
         ({"model": "encoder", "input": "the " * 3000}, 400, "this model takes 256"),
         ({"model": "encoder", "input": "a", "dimensions": 3}, 400, "dimensions is not supported"),
         ({"model": "other", "input": "a"}, 404, "`other` does not exist"),
+        ({"model": "encoder", "input": "a \ud800 lone surrogate"}, 400, "surrogate pair"),
         ({"model": "encoder"}, 400, "`input`"),
         (b"{", 400, "truncated"),
     ],
@@ -339,3 +348,116 @@ def test_what_has_not_run_when_the_server_ends_is_told_so(doubling: tuple[Doubli
         second.done.result(WAIT_S)
     model.go.set()
     assert first.done.result(WAIT_S)["y"] == 0
+
+
+@asynccontextmanager
+async def waiting(model: TensorModel, options: Options) -> AsyncIterator[tuple[int, PlainApp, Batcher, Metrics]]:
+    """The model served in this process, where rows wait for seven others."""
+    app = PlainApp(options)
+    batcher = Batcher(model, Batching("dynamic", 8, timeout_ms=60_000), lambda *_: None)
+    metrics = Metrics("m", lambda: batcher.running, lambda: batcher.waiting)
+    batcher.start()
+    try:
+        async with listening(app) as port, asyncio.timeout(WAIT_S):
+            answer = await ask(port, "GET", "/v2/health/ready")
+            assert answer.startswith(b"HTTP/1.1 503")
+            answer = await ask(port, "POST", "/v2/models/m/infer", b"{}")
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert answer.endswith(b'{"error": "the model is still loading"}')
+            app.serve_plain(model, batcher)
+            app.serve(Served("m", {}, batcher, metrics))
+            yield port, app, batcher, metrics
+    finally:
+        batcher.stop()
+
+
+@pytest.mark.parametrize("task", ["embed", "infer"])
+async def test_who_waits_too_many_and_who_comes_too_late_are_told_so(task: str, tmp_path: Path) -> None:
+    model: TensorModel
+    if task == "embed":
+        model = EmbeddingModel(encoder(tmp_path), "auto", "cpu", 1, "auto", None)
+        path, body = "/v1/embeddings", {"model": "m", "input": "hello"}
+    else:
+        model = TensorModel(tensors(tmp_path), "auto", "cpu", 1)
+        x = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
+        path, body = "/v2/models/m/infer", {"inputs": [x]}
+    asked = json.dumps(body).encode()
+    async with waiting(model, Options(queue_limit=1)) as (port, app, batcher, metrics):
+        first = asyncio.create_task(ask(port, "POST", path, asked))
+        await asyncio.to_thread(eventually, lambda: batcher.waiting == 1, "the first has not come")
+        answer = await ask(port, "POST", path, asked)
+        assert answer.startswith(b"HTTP/1.1 429")
+        assert b"Retry-After: 1\r\n" in answer
+        assert b"1 rows wait, and --queue-limit is 1; try again later" in answer
+        assert (b'"code": "queue_full"' in answer) is (task == "embed"), "each in the form of its API"
+        app.draining = True
+        answer = await ask(port, "POST", path, asked)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"the server is shutting down" in answer
+        assert (await ask(port, "GET", "/v2/health/ready")).startswith(b"HTTP/1.1 503")
+        batcher.abort()
+        assert (await first).startswith(b"HTTP/1.1 503")
+        await app.idle()
+        assert metrics.stats()["refused"] == {"queue_full": 1, "shutting_down": 2}
+
+
+def test_each_api_says_where_the_other_is(embedder: tuple[Server, Path], inferrer: Server) -> None:
+    status, answer = embedder[0].ask("POST", "/v2/models/encoder/infer", {"inputs": []})
+    assert (status, "start it with --task infer" in answer["error"]) == (400, True)
+    status, answer = inferrer.ask("POST", "/v1/embeddings", {"model": "linear", "input": "a"})
+    assert (status, answer["error"]["code"]) == (404, "not_an_encoder")
+    assert "--task embed" in answer["error"]["message"]
+    assert inferrer.ask("PUT", "/v2/models/linear/infer") == (
+        405, {"error": "PUT /v2/models/linear/infer: Method Not Allowed"},
+    )  # fmt: skip
+
+
+def test_what_json_has_no_number_for_is_null(inferrer: Server) -> None:
+    status, answer = infer(inferrer, [[3e38, 3e38, 3e38]])
+    assert status == 200
+    assert answer["outputs"][1]["data"] == [None], "its size is beyond float32"
+
+
+def test_rows_that_a_graph_multiplies_are_run_alone(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Its output has another first axis than its input, which only shows when rows share a run."""
+    inputs, outputs = ([exported.info(name, TensorProto.FLOAT, name, 3)] for name in "xy")
+    folder = write(tmp_path / "twice", [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)], inputs, outputs, {})
+    with running(environment, "--model", str(folder), "--task", "infer", "--provider", "cpu") as server:
+        body = {"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}]}
+        status, answer = server.ask("POST", "/v2/models/twice/infer", body)
+        assert (status, answer["outputs"][0]["data"]) == (200, [1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6])
+
+
+def test_a_graph_that_pools_by_itself_is_taken_at_its_word(tmp_path: Path) -> None:
+    folder = encoder(tmp_path / "encoder")
+    model = onnx.load(folder / "model.onnx")
+    pooled = helper.make_node("ReduceMax", ["last_hidden_state", "axes"], ["sentence_embedding"], keepdims=0)
+    model.graph.node.append(pooled)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "axes"))
+    model.graph.output.append(exported.info("sentence_embedding", TensorProto.FLOAT, "B", HIDDEN))
+    onnx.save(model, folder / "model.onnx")
+    (result,) = EmbeddingModel(folder, "auto", "cpu", 1, "auto", None).run([{"input_ids": np.array([[7, 8]])}])
+    expected = np.tanh(TABLE[[7, 8]]).max(0)
+    assert result["embedding"][0] == pytest.approx(expected / np.linalg.norm(expected), abs=1e-6)
+
+
+def test_an_encoder_is_refused_where_nothing_can_be_made_of_it(tmp_path: Path) -> None:
+    def refused(text: str, longest: int | None = None) -> None:
+        with pytest.raises(StartError, match=text):
+            EmbeddingModel(folder, "auto", "cpu", 1, "auto", longest)
+
+    folder = encoder(tmp_path / "encoder")
+    refused("--max-seq-len 257: the encoder model reaches 256 tokens", 257)
+    (folder / "config.json").unlink()
+    refused("does not say how long a text the model takes; give --max-seq-len")
+    model = onnx.load(folder / "model.onnx")
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "scores"
+    onnx.save(model, folder / "model.onnx")
+    refused(r"no sentence_embedding and no last_hidden_state among its outputs \(scores\); export it with `optimum-cli")
+
+
+def test_a_graph_of_texts_is_refused(tmp_path: Path) -> None:
+    inputs, outputs = ([exported.info(name, TensorProto.STRING, "N")] for name in "xy")
+    folder = write(tmp_path, [helper.make_node("Identity", ["x"], ["y"])], inputs, outputs, {})
+    with pytest.raises(StartError, match=r"x is tensor\(string\), and only tensors of numbers can be served"):
+        TensorModel(folder, "auto", "cpu", 1)

@@ -188,6 +188,10 @@ def test_a_model_of_another_precision_is_refused(tmp_path: Path) -> None:
     code, error = refuse("--model", str(tmp_path), "--provider", "cpu")
     assert code == 3
     assert "is fp16, and cpu runs fp32 or int8 only" in error
+    code, error = refuse("--model", str(tmp_path), "--dtype", "int8")
+    assert (code, error) == (3, f"error: --dtype int8: the model in {tmp_path} is fp16; leave --dtype out\n")
+    code, error = refuse("--dtype", "fp16", "--provider", "cpu")
+    assert (code, error) == (3, "error: --dtype fp16: on cpu the tiny model runs in fp32 or int8 only\n")
 
 
 def test_a_context_beyond_the_models_is_refused(cache: Path) -> None:
@@ -203,6 +207,9 @@ def test_a_context_beyond_the_models_is_refused(cache: Path) -> None:
         ("--max-batch-size", "0"),
         ("--port", "99999"),
         ("--batch-timeout-ms", "-1"),
+        ("--api-key", ""),
+        ("--api-key", "one two"),
+        ("--api-key", "schlüssel"),
         ("--nonsense",),
     ],
 )
