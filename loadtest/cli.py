@@ -110,6 +110,7 @@ def main() -> None:
     \b
     loadtest run                                     the bundled server, nothing to configure
     loadtest run http://staging:8000 -s chat         a scenario against your endpoint
+    loadtest plan -s chat                            what that would send, without sending it
     loadtest report results/quickstart-…             the table of an earlier run
     """
 
@@ -184,6 +185,130 @@ def run(
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)
+
+
+@main.command(short_help="Explain what a run would send, and send nothing.")
+@click.argument("url", required=False)
+@_scenario_flags
+@_option("--price-in", type=click.FloatRange(0), metavar="PRICE", help="Of a million input tokens: estimate the cost.")
+@_option("--price-out", type=click.FloatRange(0), metavar="PRICE", help="Of a million output tokens, likewise.")
+@_option("--json", "json_to", metavar="-|FILE", help="Write the plan there as JSON; - is stdout, instead of the text.")
+@click.pass_context
+def plan(
+    ctx: click.Context, /, url: str | None, source: str | None, workers: int | None, price_in: float | None,
+    price_out: float | None, json_to: str | None,
+    **scenario_flags: Any,
+) -> None:  # fmt: skip
+    """Print the scenario with the source of each value, the levels in the order they would be played, how many
+    requests and tokens they are, how long prompts and answers get, when the first requests leave, and what all of it
+    takes in time and, at a given price, in money. Nothing is sent, and no network is used.
+
+    It takes the flags of run that make a scenario. With the same seed, run plays exactly what plan has shown.
+
+    \b
+    loadtest plan -s chat
+    loadtest plan http://staging:8000 -s ./mine.yaml -r 20 --seed 1
+    loadtest plan -s rag-8k --price-in 0.5 --price-out 1.5
+    loadtest plan -s chat --json - | jq .estimate
+    """
+    with _exits():
+        from loadtest.forecast import Prices
+        from loadtest.preview import preview
+
+        _can_write(json_to)
+        priced = price_in is not None or price_out is not None
+        found, resolved = preview(
+            url,
+            "quickstart" if source is None and url is None else source,
+            _overrides(ctx, scenario_flags),
+            workers,
+            Prices(price_in or 0.0, price_out or 0.0) if priced else None,
+        )
+        with _reader_may_leave():
+            if _wants_table(found, json_to):
+                from loadtest.reports.plan import text
+
+                click.echo(text(found, resolved, *_paper()), nl=False)
+
+
+@main.group(invoke_without_command=True, short_help="List, show or copy the scenarios that come with the tool.")
+@click.pass_context
+def scenarios(ctx: click.Context) -> None:
+    """The scenarios that come with the tool, each with the question it answers. Without a command: list.
+
+    \b
+    loadtest scenarios
+    loadtest scenarios show chat
+    loadtest scenarios copy chat ./mine.yaml
+    """
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_scenarios)
+
+
+@scenarios.command("list")
+def list_scenarios() -> None:
+    """Print the name of each scenario and its question, one a line, a tab between them.
+
+    \b
+    loadtest scenarios list
+    loadtest scenarios list | cut -f1
+    """
+    with _exits(), _reader_may_leave():
+        from loadtest.scenario import presets
+
+        found = presets()
+        # A tab for programs; for people the questions stand below each other.
+        width = max((len(preset.name) for preset in found), default=0) if sys.stdout.isatty() else 0
+        for preset in found:
+            click.echo(f"{preset.name:<{width}}{'  ' if width else chr(9)}{preset.question}")
+
+
+@scenarios.command("show")
+@click.argument("name")
+def show_scenario(name: str) -> None:
+    """Print the file of a scenario as it is.
+
+    \b
+    loadtest scenarios show chat
+    loadtest scenarios show chat > mine.yaml
+    """
+    with _exits(), _reader_may_leave():
+        from loadtest.scenario import find
+
+        click.echo(find(name).read_text("utf-8"), nl=False)
+
+
+@scenarios.command("copy")
+@click.argument("name")
+@click.argument("destination", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
+def copy_scenario(name: str, destination: Path | None) -> None:
+    """Copy the file of a scenario to DEST, a new file or a folder; without it, to NAME.yaml here.
+
+    \b
+    loadtest scenarios copy chat
+    loadtest scenarios copy chat ./mine.yaml
+    """
+    with _exits():
+        from loadtest.scenario.catalog import copy
+
+        click.echo(copy(name, destination))
+
+
+@main.command(short_help="Print the JSON Schema of a scenario file or a result.")
+@click.argument("of", metavar="[scenario|result]", type=click.Choice(["scenario", "result"]), default="scenario")
+def schema(of: str) -> None:
+    """Print the JSON Schema (draft 2020-12) of a scenario file, or of result.json.
+
+    \b
+    loadtest schema > scenario.schema.json
+    loadtest schema result > result.schema.json
+    """
+    with _reader_may_leave():
+        import json
+
+        from loadtest import result, scenario
+
+        click.echo(json.dumps((scenario if of == "scenario" else result).schema(), indent=2, ensure_ascii=False))
 
 
 @main.command(short_help="Print the table of an earlier run again.")

@@ -88,7 +88,7 @@ def run(options: Options, progress: Progress) -> Outcome:
     Raises:
         LoadtestError: it could not begin.
     """
-    resolved = _resolve(options)
+    resolved = resolve(options.source, options.overrides)
     levels = plan.levels(resolved.scenario, bundled=options.url is None)
     headers = _headers(options)
     query = parse(options.url).query if options.url else ""
@@ -167,12 +167,12 @@ def _seen(abort_on: str | None, progress: Progress) -> Seen:
     return see
 
 
-def _resolve(options: Options) -> Resolved:
+def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
     """The scenario with a seed: where nobody gave one it is drawn now, so that it is recorded like a given one."""
-    resolved = scenario.load(options.source, options.overrides)
+    resolved = scenario.load(source, overrides)
     if resolved.scenario.seed is None:
         drawn = Override(str(random.SystemRandom().randrange(2**31)), "drawn at random")
-        resolved = scenario.load(options.source, {**options.overrides, "seed": drawn})
+        resolved = scenario.load(source, {**overrides, "seed": drawn})
     return resolved
 
 
@@ -277,21 +277,24 @@ def _wiring(
 _BUNDLED = ("scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads")
 
 
+def unused(asked: Scenario, overrides: dict[str, Override]) -> list[str]:
+    """What was asked of the bundled server, and does nothing where the target is a URL."""
+    given = [overrides[name].origin for name in _BUNDLED if name in overrides]
+    flags = [origin for origin in given if origin.startswith("-")]  # a variable may be meant for other runs
+    if flags:
+        return [f"set for the bundled server, and so not used here: {', '.join(flags)}"]
+    if any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
+        return ["the scenario's batching levels are settings of the bundled server and were left out"]
+    return []
+
+
 def _begun(
     options: Options, resolved: Resolved, facts: Facts, redact: Redactor, way: _Way, warned: Sequence[str]
 ) -> Result:
     """The result as far as it is known before the first request."""
     asked = resolved.scenario
     assert asked.seed is not None
-    notes = [*way.notes, *warned]
-    given = [options.overrides[name].origin for name in _BUNDLED if name in options.overrides]
-    unused = [origin for origin in given if origin.startswith("-")]  # a variable may be meant for other runs
-    if options.url is not None and unused:
-        notes.append(f"set for the bundled server, and so not used here: {', '.join(unused)}")
-    elif options.url is not None and any(
-        len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels
-    ):
-        notes.append("the scenario's batching levels are settings of the bundled server and were left out")
+    notes = [*way.notes, *warned, *([] if options.url is None else unused(asked, options.overrides))]
     return Result(
         tool=Tool(name="loadtest", version=__version__),
         command=redact(" ".join(options.command)),

@@ -12,9 +12,10 @@ ROOT = Path(__file__).parent.parent
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
     {"cli", "__main__"},
-    {"recovery"},
+    {"recovery", "preview"},
     {"run", "calibrate"},
     {"engine", "reports"},
+    {"forecast"},
     {"plan"},
     {"endpoints", "scenario", "summary", "caveats", "reconcile", "result"},
     {"wire", "records", "target", "progress", "calibration"},
@@ -23,7 +24,7 @@ FLOORS = [
 ]
 PURE = {
     "schedule", "stats", "abort", "duration", "summary", "caveats", "reconcile", "plan", "reports", "level", "redact",
-    "errors",
+    "errors", "forecast",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

@@ -51,3 +51,23 @@ def find(name: str) -> Path:
 def paths() -> dict[str, Path]:
     """The file of each preset by its name, in the names' order."""
     return {path.stem: path for path in sorted(folder(Path(loadtest.__file__).parent).glob("*.yaml"))}
+
+
+def copy(name: str, destination: Path | None) -> Path:
+    """Copy the preset called ``name`` to a new file, or into a folder, and return where; None is the current folder.
+
+    Raises:
+        ScenarioError: there is no such preset, something is there already, or it cannot be written.
+    """
+    source = find(name)
+    target = destination or Path(source.name)
+    if target.is_dir():
+        target /= source.name
+    try:
+        with target.open("xb") as file:
+            file.write(source.read_bytes())
+    except FileExistsError:
+        raise ScenarioError(f"{target} is there already, and is not overwritten; name another file") from None
+    except OSError as error:
+        raise ScenarioError(f"cannot write {target}: {error.strerror}; name another file") from None
+    return target

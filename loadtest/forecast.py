@@ -1,0 +1,350 @@
+"""What a run would send, seen in its plan and without sending it. Pure."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from loadtest import plan
+from loadtest.level import Batching, Level
+from loadtest.schedule import Load
+from loadtest.workload.model import Workload
+
+SHOWN_ARRIVALS = 6
+BARS = 16
+# What is looked at of a long plan, in all its levels: more would say nothing new, and a user is waiting.
+_LOOKED_AT = 20_000
+_TIMES_LOOKED_AT = 200_000
+_LEAST_LOOKED_AT = 200
+
+# exact: counted in the plan. at_most: a number of requests that a duration may cut short. expected: on average, as the
+# plan is too long to be counted. unknown: the answers decide.
+Count = Literal["exact", "at_most", "expected", "unknown"]
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """Of a million tokens, in whatever currency."""
+
+    input: float
+    output: float
+
+    def cost(self, input_tokens: float, output_tokens: float) -> float:
+        """What so many tokens cost."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Lengths in tokens as the plan has them; ``histogram`` counts them in equal parts of ``min..max``, 16 at most."""
+
+    n: int
+    min: int
+    p50: int
+    mean: float
+    p99: int
+    max: int
+    histogram: list[int]
+
+
+class WorkloadForecast(msgspec.Struct, frozen=True):
+    """One kind of request over all levels that play it. Lengths of None are known only when it is played.
+
+    ``input_tokens`` are the prompt's own. ``sent_tokens`` are there where they are more than these: shared prefixes
+    (on average) and the conversation so far, with answers as long as asked.
+    """
+
+    name: str
+    input_asked: str
+    output_asked: str
+    input_tokens: Spread | None
+    sent_tokens: Spread | None
+    output_tokens: Spread | None
+
+
+class DataForecast(msgspec.Struct, frozen=True):
+    """A file of prompts or arrivals: ``kept`` rows, and why others were skipped (reason, how many, first line)."""
+
+    workload: str
+    source: str
+    kept: int
+    span_s: float | None
+    skipped: list[tuple[str, int, int]]
+
+
+class LevelForecast(msgspec.Struct, frozen=True):
+    """One level. Tokens are those of all its requests, prompts as sent and answers as long as asked.
+
+    Of a level whose requests are ``unknown`` so are its totals; the means of one request are there. ``sending_s`` is
+    how long it sends, or may send where the count is ``at_most``; None where the answers decide. ``probe_requests`` are
+    beside ``requests``, and their tokens in the totals.
+    """
+
+    name: str
+    load: Load
+    batching: Batching | None
+    model: str | None
+    repeat: int
+    input_asked: str
+    output_asked: str
+    sending_s: float | None
+    warmup_s: float
+    grace_s: float
+    count: Count
+    requests: int | None
+    sessions: int | None
+    probe_requests: int | None
+    mean_input_tokens: float | None
+    mean_output_tokens: float | None
+    input_tokens: float | None
+    output_tokens: float | None
+    cost: float | None
+    first_arrivals_s: list[float]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """The whole run. ``open_ended`` levels are in none of the sums, since the answers decide how much they are.
+
+    ``grace_s`` is the most that unfinished requests may take after the levels' ends, all added up.
+    """
+
+    levels: int
+    open_ended: int
+    open_time: int
+    sending_s: float
+    cooldown_s: float
+    grace_s: float
+    requests: int
+    input_tokens: float
+    output_tokens: float
+    cost: float | None
+    prices: Prices | None
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The scenario: its values as its file would have them, and by dotted key where each came from."""
+
+    name: str
+    question: str
+    sha256: str
+    values: dict[str, Any]
+    sources: dict[str, str]
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """A plan explained. ``target`` of None is the bundled server; ``workers`` are generator processes."""
+
+    scenario: Source
+    target: str | None
+    seed: int
+    workers: int
+    levels: list[LevelForecast]
+    workloads: list[WorkloadForecast]
+    data: list[DataForecast]
+    estimate: Estimate
+    warnings: list[str]
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The lengths of one request of the plan: the prompt's own, all that is sent, and the answer's."""
+
+    own: int | None
+    sent: float | None
+    answer: int | None
+
+
+def forecast(
+    scenario: Source, levels: Sequence[Level], seed: int, *, target: str | None, workers: int, cooldown_s: float,
+    prices: Prices | None, warnings: Sequence[str],
+) -> Forecast:  # fmt: skip
+    """What playing ``levels`` with ``seed`` would send: the very requests and instants, as far as they are counted."""
+    found: list[LevelForecast] = []
+    lengths: dict[Workload, list[_Seen]] = {}
+    for level in levels:
+        first, times = _times(level, seed, max(_TIMES_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
+        seen, sessions, whole = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
+        for workload, ask in seen:
+            lengths.setdefault(level.workloads[workload], []).append(ask)
+        found.append(_level(level, first, times, [ask for _, ask in seen], sessions, whole, prices))
+    workloads = [_workload(workload, asks) for workload, asks in lengths.items()]
+    return Forecast(
+        scenario=scenario,
+        target=target,
+        seed=seed,
+        workers=workers,
+        levels=found,
+        workloads=workloads,
+        data=list(_data(levels)),
+        estimate=_estimate(found, cooldown_s, prices),
+        warnings=list(warnings),
+    )
+
+
+def _times(level: Level, seed: int, most: int) -> tuple[list[float], list[float] | None]:
+    """The first due times of an open loop, and all of them; None where there are none, or too many to be counted."""
+    if level.load.kind == "closed":
+        return [], None
+    times = list(itertools.islice(plan.due_times(level, seed, 0, 1), most + 1))
+    return times[:SHOWN_ARRIVALS], times if len(times) <= most else None
+
+
+def _look(
+    level: Level, seed: int, times: Sequence[float] | None, most: int
+) -> tuple[list[tuple[int, _Seen]], int | None, bool]:
+    """The plan's first requests with the workload of each, how many sessions they are, and whether these are all."""
+    context: dict[int, float] = {}
+    seen: list[tuple[int, _Seen]] = []
+    talks = any(workload.conversation for workload in level.workloads)
+    bounded = level.requests is not None or times is not None
+    for request in plan.requests(level, seed, 0, 1):
+        begins = request.session is None or request.session not in context
+        if begins and times is not None and (len(context) if talks else len(seen)) == len(times):
+            return seen, len(context) if talks else None, True
+        if len(seen) == most:
+            return seen, None, False
+        workload = level.workloads[request.workload]
+        before = context.get(request.session, 0.0) if request.session is not None else 0.0
+        sent = None
+        if request.input_tokens is not None:
+            prefix = workload.prefix
+            sent = before + request.input_tokens + (prefix.share * prefix.tokens if prefix and begins else 0.0)
+        if request.session is not None:
+            context[request.session] = (sent or 0.0) + (request.output_tokens or 0)
+        seen.append((request.workload, _Seen(request.input_tokens, sent, request.output_tokens)))
+    return seen, len(context) if talks else None, bounded
+
+
+def _level(
+    level: Level, first: Sequence[float], times: Sequence[float] | None, seen: Sequence[_Seen], sessions: int | None,
+    whole: bool, prices: Prices | None,
+) -> LevelForecast:  # fmt: skip
+    count, requests = _count(level, times, len(seen), whole)
+    input_, output = _mean(ask.sent for ask in seen), _mean(ask.answer for ask in seen)
+    total_input = None if requests is None or input_ is None else requests * input_
+    total_output = None if requests is None or output is None else requests * output
+    sending_s = _sending_s(level, times)
+    probes = None
+    if level.probe is not None and sending_s is not None:
+        probes = round(level.probe.rate_per_s * sending_s)
+        total_input = None if total_input is None else total_input + probes * level.probe.input_tokens.mean
+        total_output = None if total_output is None else total_output + probes * level.probe.output_tokens.mean
+    return LevelForecast(
+        name=level.name,
+        load=level.load,
+        batching=level.batching,
+        model=level.model,
+        repeat=level.repeat,
+        input_asked=level.input_tokens,
+        output_asked=level.output_tokens,
+        sending_s=sending_s,
+        warmup_s=level.warmup_s,
+        grace_s=level.grace_s,
+        count=count,
+        requests=requests,
+        sessions=sessions,
+        probe_requests=probes,
+        mean_input_tokens=input_,
+        mean_output_tokens=output,
+        input_tokens=total_input,
+        output_tokens=total_output,
+        cost=None if prices is None or total_input is None else prices.cost(total_input, total_output or 0.0),
+        first_arrivals_s=[round(at, 6) for at in first],
+    )
+
+
+def _count(level: Level, times: Sequence[float] | None, looked_at: int, whole: bool) -> tuple[Count, int | None]:
+    """How many requests a level has, and what that number is."""
+    if level.load.kind == "closed":
+        if level.requests is None:
+            return "unknown", None
+        return ("exact" if level.duration_s is None else "at_most"), level.requests
+    if whole:
+        return "exact", looked_at
+    if times is not None and not any(workload.conversation for workload in level.workloads):
+        return "exact", len(times)
+    rate = level.load.mean_rate_per_s()
+    by_time = math.inf if level.duration_s is None or rate is None else rate * level.duration_s
+    # Of sessions only the first turns are counted in the rate; so many turns has one of them on average.
+    turns = _mean(w.conversation.turns.mean if w.conversation and w.conversation.turns else 1 for w in level.workloads)
+    by_time *= turns or 1
+    if level.requests is not None and level.requests <= by_time:
+        return ("exact" if level.duration_s is None else "at_most"), level.requests
+    return "expected", round(by_time)
+
+
+def _sending_s(level: Level, times: Sequence[float] | None) -> float | None:
+    """How long a level sends, or may send; of an open loop that a number of requests bounds, until the last is due."""
+    if level.load.kind == "closed":
+        return level.duration_s
+    if level.requests is not None and times is not None:
+        return round(times[-1], 6) if times else 0.0
+    rate = level.load.mean_rate_per_s()
+    by_count = math.inf if level.requests is None or not rate else level.requests / rate
+    return min(level.duration_s or math.inf, by_count)
+
+
+def _workload(workload: Workload, asks: Sequence[_Seen]) -> WorkloadForecast:
+    own, sent = _spread(ask.own for ask in asks), _spread(ask.sent for ask in asks)
+    return WorkloadForecast(
+        name=workload.name,
+        input_asked=str(workload.input_tokens or "data"),
+        output_asked=str(workload.output_tokens or "data"),
+        input_tokens=own,
+        sent_tokens=None if sent == own else sent,
+        output_tokens=_spread(ask.answer for ask in asks),
+    )
+
+
+def _data(levels: Sequence[Level]) -> Iterator[DataForecast]:
+    for workload in dict.fromkeys(workload for level in levels for workload in level.workloads):
+        if workload.rows is not None:
+            rows = workload.rows
+            yield DataForecast(workload.name, rows.source, rows.count, rows.span_s, list(rows.skipped))
+
+
+def _estimate(levels: Sequence[LevelForecast], cooldown_s: float, prices: Prices | None) -> Estimate:
+    def total(values: Iterable[float | None]) -> float:
+        return math.fsum(value for value in values if value is not None)
+
+    return Estimate(
+        levels=len(levels),
+        open_ended=sum(level.requests is None for level in levels),
+        open_time=sum(level.sending_s is None for level in levels),
+        sending_s=total(level.sending_s for level in levels),
+        cooldown_s=cooldown_s * max(0, len(levels) - 1),
+        grace_s=total(level.grace_s for level in levels),
+        requests=sum((level.requests or 0) + (level.probe_requests or 0) for level in levels),
+        input_tokens=total(level.input_tokens for level in levels),
+        output_tokens=total(level.output_tokens for level in levels),
+        cost=None if prices is None else total(level.cost for level in levels),
+        prices=prices,
+    )
+
+
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    found = sorted(round(value) for value in values if value is not None)
+    if not found:
+        return None
+    low, high = found[0], found[-1]
+    parts = min(BARS, high - low + 1)
+    bars = Counter((value - low) * parts // (high - low + 1) for value in found)
+    return Spread(
+        n=len(found),
+        min=low,
+        p50=_percentile(found, 0.5),
+        mean=math.fsum(found) / len(found),
+        p99=_percentile(found, 0.99),
+        max=high,
+        histogram=[bars[bar] for bar in range(parts)],
+    )
+
+
+def _percentile(ascending: Sequence[int], share: float) -> int:
+    """The nearest rank."""
+    return ascending[math.ceil(share * len(ascending)) - 1]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return math.fsum(found) / len(found) if found else None
