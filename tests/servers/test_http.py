@@ -184,8 +184,11 @@ def test_a_client_that_went_away_is_logged_as_such(guarded: Server) -> None:
     assert logged(guarded, "gone")["status"] == 499
 
 
-def test_oversized_headers_and_nonsense_are_refused_without_a_traceback(start_server: Start) -> None:
-    with start_server() as server:
+@pytest.mark.parametrize("options", [(), ("-v",)])
+def test_oversized_headers_and_nonsense_are_refused_without_a_traceback(
+    options: tuple[str, ...], start_server: Start
+) -> None:
+    with start_server(*options) as server:
         for sent in (
             b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 9000 + b"\r\n\r\n",
             b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -201,7 +204,10 @@ def test_oversized_headers_and_nonsense_are_refused_without_a_traceback(start_se
         assert server.ask("GET", "/ready")[0] == 200
         server.process.terminate()
         server.process.wait(15)
-        assert server.process.stderr.read() == ""
+        said = server.process.stderr.read()
+        assert said.count(" INFO servers.http: Error handling request") == (3 if options else 0)
+        assert ("Traceback" in said, " ERROR " in said) == (False, False)
+        assert options or not said
 
 
 def test_a_silent_stream_shows_signs_of_life(start_server: Start) -> None:

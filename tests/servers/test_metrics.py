@@ -1,6 +1,8 @@
 """What is counted, and that it is what happened."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from served import Server
 from servers.engine import Generation
 from servers.metrics import Metrics
 
+DOCS = Path(__file__).parents[2] / "docs" / "server.md"
 COMPLETION = {"model": "tiny", "prompt": "hello", "max_tokens": 12, "ignore_eos": True}
 
 
@@ -63,6 +66,14 @@ def test_metrics_say_what_happened_under_the_names_people_know(start_server: Cal
 
         usage = server.ask("POST", "/v1/completions", {**COMPLETION, "prompt": prompt})[1]["usage"]
         assert usage["prompt_tokens_details"] == {"cached_tokens": len(prompt)}
+
+
+def test_the_documentation_names_every_metric() -> None:
+    documented = set(re.findall(r"`((?:vllm|loadtest):\w+)", DOCS.read_text("utf-8")))
+    metrics = Metrics("m", lambda: 0, lambda: 0, 1)
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    told = {f"{each.name}_total" if each.type == "counter" else each.name for each in families}
+    assert documented == {name for name in told if not name.endswith("_created")}
 
 
 def test_latencies_are_those_of_answers_that_were_given_whole() -> None:

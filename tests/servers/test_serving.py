@@ -227,9 +227,11 @@ def test_a_folder_with_a_shorter_context_on_ipv6(tmp_path: Path, start_server: S
     except OSError:
         pytest.skip("no IPv6 on this machine")
     builder.write(tmp_path, "mine", builder.PRESETS["tiny"], "fp32")
-    with start_server("--model", str(tmp_path), "--max-seq-len", "64", "--host", "::1") as server:
+    options = ("--model", str(tmp_path), "--max-seq-len", "64", "--threads", "2", "--host", "::1")
+    with start_server(*options) as server:
         assert server.line.startswith("serving mine on http://[::1]:")
         server.host = "::1"
+        assert server.ask("GET", "/health")[1]["threads"] == 2
         assert server.ask("GET", "/v1/models")[1]["data"][0]["max_model_len"] == 64
         assert server.ask("POST", "/admin/batching", {"scheduler": "none", "max_batch_size": 1})[0] == 200
 
