@@ -11,6 +11,7 @@ DataFormat = Literal["sharegpt", "chat", "openai-batch", "jsonl", "csv", "parque
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "jsonl"]
 Order = Literal["file", "shuffle", "random"]
 History = Literal["real", "canned"]
+BLOCK_TOKENS = 512  # what one of a trace's hash ids stands for
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -75,7 +76,8 @@ class Trace(msgspec.Struct, frozen=True):
 class Rows(msgspec.Struct, frozen=True):
     """A data file or a trace made ready for random access (``loadtest.workload.rows``); ``path`` is the prepared file.
 
-    ``skipped`` says why how many rows were left out, with the first line of each. ``span_s`` is a trace's length.
+    ``count`` rows hold ``turns`` requests. ``skipped`` says why how many rows were left out, with the first line of
+    each (for Parquet the row). ``span_s`` is a trace's length. The lengths are those observed, None where unknown.
     """
 
     path: str
@@ -84,6 +86,9 @@ class Rows(msgspec.Struct, frozen=True):
     sha256: str
     skipped: tuple[tuple[str, int, int], ...] = ()  # reason, how many, line of the first
     span_s: float | None = None
+    turns: int = 0
+    input_tokens: Length | None = None
+    output_tokens: Length | None = None
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -136,6 +141,34 @@ class Message(msgspec.Struct, frozen=True):
 
     role: str
     content: str
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True):
+    """One request of a row.
+
+    Of data: ``messages`` are those that come in front of it (the system's, and the user's), the earlier turns of the
+    row left out; ``answer`` is the one that was recorded. ``input_tokens`` is the length of these messages and
+    ``output_tokens`` that of the answer; each None where neither the file says it nor a filter had it counted.
+    Of a trace: no messages, both lengths (the input's is of the whole prompt, history included), ``at_s`` from the
+    trace's start, and ``blocks``: a number for each ``BLOCK_TOKENS`` of the prompt; equal numbers are equal text.
+    """
+
+    messages: tuple[Message, ...] = ()
+    answer: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    at_s: float | None = None
+    blocks: tuple[int, ...] = ()
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One row of data or one session of a trace: its turns in order, at least one.
+
+    ``body`` is a JSON object: what a batch file asks beside messages and length (temperature, tools, …).
+    """
+
+    turns: tuple[Turn, ...]
+    body: str | None = None
 
 
 class Ask(msgspec.Struct, frozen=True):

@@ -1,0 +1,247 @@
+"""Rows of a user's file, made ready once and then read at random: one file of rows, their offsets and times behind.
+
+The main process prepares, before workers start; each worker opens a ``Reader`` of its own. Nothing of the user's file
+stays in memory but a few numbers a row.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import tempfile
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadtest.errors import ResultError, ScenarioError
+from loadtest.schedule import stream
+from loadtest.workload import datasets, traces
+from loadtest.workload.distribution import Distribution
+from loadtest.workload.lengths import Length
+from loadtest.workload.model import Data, Order, Row, Rows, Trace
+from loadtest.workload.sources import Skip
+
+_WORD = 8  # bytes of an offset and of a time
+_OBSERVED = 1000  # rows whose lengths are looked at
+_SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+
+
+def prepare(data: Data, folder: Path, count: Callable[[str], int], conversation: bool) -> Rows:
+    """A data file made ready in ``folder``, read once from start to end.
+
+    ``count`` gives the tokens of a text. It is used where the file has no lengths: for every row if filters ask for
+    them, else for a thousand rows, evenly spread, whose lengths are the ones observed. With ``conversation`` a row is
+    a session of all its turns; without, it is the user's first message and what stands before it.
+
+    Raises:
+        ScenarioError: the file is missing, unreadable, of another format, or has no row that can be played.
+        ResultError: ``folder`` cannot be written.
+    """
+    found = datasets.rows(data, count, conversation)
+    with _Store(folder) as store:
+        for line, row in found:
+            store.add(line, row)
+    return _ready(store, data.path, count)
+
+
+def prepare_trace(trace: Trace, folder: Path, seed: int) -> Rows:
+    """A trace made ready in ``folder``: a row for each session, by the time of its first turn.
+
+    The rows of the file that share a session are its turns; without sessions each is one row.
+
+    Raises:
+        ScenarioError: as ``prepare``, or the window is empty.
+        ResultError: ``folder`` cannot be written.
+    """
+    with _Store(folder) as store:
+        span_s = traces.rows(trace, seed, store.add)
+    return _ready(store, trace.path, len, span_s)
+
+
+def row_of(count: int, order: Order, seed: int, level: int, number: int) -> int:
+    """Which of ``count`` rows the request (or session) ``number`` of a level plays.
+
+    ``file``: one after the other, again and again. ``shuffle``: each row once before any comes again, in another order
+    each time through. ``random``: any row, with replacement.
+    """
+    if order == "random":
+        return stream(seed, "row", level, number).randrange(count)
+    epoch, place = divmod(number, count)
+    return place if order == "file" else _shuffled(place, count, _key(seed, level, epoch))
+
+
+def left_out(rows: Rows) -> str | None:
+    """A sentence on the rows that were skipped, why, and where the first of each is; None where there are none."""
+    if not rows.skipped:
+        return None
+    total = sum(many for _, many, _ in rows.skipped)
+    return f"{Path(rows.source).name}: {total} row{'s' * (total > 1)} left out: {_reasons(rows.source, rows.skipped)}"
+
+
+class Reader:
+    """Random access to prepared rows; any thread may read."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._file = Path(rows.path).open("rb", buffering=0)  # noqa: SIM115 - open as long as the reader is there
+        self._count = rows.count
+        self._lock = threading.Lock()
+        self._decode = msgspec.msgpack.Decoder(Row).decode
+        words = rows.count * (1 if rows.span_s is None else 2)
+        self._index = os.fstat(self._file.fileno()).st_size - words * _WORD
+
+    def __len__(self) -> int:
+        return self._count
+
+    def row(self, index: int) -> Row:
+        """The row at ``index`` (0..len-1)."""
+        # A row ends where the next begins, and the last where the index does.
+        first = max(0, index - 1)
+        ends = array("Q", self._read(self._index + first * _WORD, (index - first + 1) * _WORD))
+        start = ends[0] if index else 0
+        return self._decode(self._read(start, ends[-1] - start))
+
+    def times(self, worker: int, workers: int) -> Iterator[float]:
+        """When the rows ``worker``, ``worker + workers``, … of a trace begin, in seconds from its start, ascending."""
+        times = self._index + self._count * _WORD
+        step = 1024
+        for first in range(0, self._count, step):
+            part = array("d", self._read(times + first * _WORD, min(step, self._count - first) * _WORD))
+            yield from part[(worker - first) % workers :: workers]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _read(self, offset: int, size: int) -> bytes:
+        with self._lock:
+            self._file.seek(offset)
+            found = bytearray()
+            while len(found) < size and (part := self._file.read(size - len(found))):
+                found += part
+        return bytes(found)
+
+
+class _Store:
+    """The prepared file while it is written, and what is counted on the way."""
+
+    def __init__(self, folder: Path) -> None:
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._skipped: dict[str, tuple[int, int]] = {}
+        self._ends = array("Q")
+        self._times = array("d")
+        self._at = 0
+        self.turns = 0
+        with _written(folder):
+            handle, self.path = tempfile.mkstemp(suffix=".rows", dir=folder)
+        self._file = os.fdopen(handle, "wb", buffering=1 << 20)
+
+    @property
+    def count(self) -> int:
+        return len(self._ends)
+
+    @property
+    def skipped(self) -> tuple[tuple[str, int, int], ...]:
+        return tuple((reason, many, line) for reason, (many, line) in self._skipped.items())
+
+    def add(self, line: int, row: Row | Skip) -> None:
+        if isinstance(row, Row):
+            try:
+                coded = self._encode(row)
+            except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write and UTF-8 cannot
+                row = Skip("text that is not Unicode")
+            else:
+                with _written(self.path):
+                    self._file.write(coded)
+                self._at += len(coded)
+                self._ends.append(self._at)
+                self.turns += len(row.turns)
+                if row.turns[0].at_s is not None:
+                    self._times.append(row.turns[0].at_s)
+                return
+        many, first = self._skipped.get(row.reason, (0, line))
+        self._skipped[row.reason] = many + 1, first
+
+    def __enter__(self) -> "_Store":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with _written(self.path), self._file:
+            self._ends.tofile(self._file)
+            self._times.tofile(self._file)
+
+
+@contextlib.contextmanager
+def _written(path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResultError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _ready(store: _Store, source: str, count: Callable[[str], int], span_s: float | None = None) -> Rows:
+    if not store.count:
+        why = _reasons(source, store.skipped) or "it is empty"
+        raise ScenarioError(f"{source}: no row of it can be played: {why}")
+    with Path(source).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    rows = Rows(store.path, source, store.count, sha256, store.skipped, span_s, store.turns)
+    reader = Reader(rows)
+    inputs, outputs = _observed(reader, count)
+    reader.close()
+    return msgspec.structs.replace(rows, input_tokens=inputs, output_tokens=outputs)
+
+
+def _observed(reader: Reader, count: Callable[[str], int]) -> tuple[Length | None, Length | None]:
+    """Lengths of prompts and of answers, of rows spread evenly over all."""
+    inputs: list[int] = []
+    outputs: list[int] = []
+    looked_at = min(len(reader), _OBSERVED)
+    for number in range(looked_at):
+        for turn in reader.row(number * len(reader) // looked_at).turns:
+            inputs.append(datasets.input_tokens(turn, count))
+            answer = datasets.output_tokens(turn, count)
+            if answer is not None:
+                outputs.append(answer)
+    return _length(inputs), _length(outputs)
+
+
+def _length(values: Sequence[int]) -> Length | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    found = [max(1, ordered[round(share * (len(ordered) - 1))]) for share in _SHARES]
+    if found[0] == found[-1]:
+        return Length(found[0], found[0])
+    pairs = tuple(float(number) for pair in zip(_SHARES, found, strict=True) for number in pair)
+    return Length(found[0], found[-1], Distribution("quantiles", pairs))
+
+
+def _reasons(source: str, skipped: Iterable[tuple[str, int, int]]) -> str:
+    return ", ".join(f"{reason} ({many}, first at {Path(source).name}:{line})" for reason, many, line in skipped)
+
+
+@functools.lru_cache(maxsize=64)
+def _key(seed: int, level: int, epoch: int) -> int:
+    return stream(seed, "rows", level, epoch).getrandbits(64)
+
+
+def _shuffled(place: int, count: int, key: int) -> int:
+    """The place under a keyed permutation of ``count`` places that takes no memory.
+
+    A Feistel network permutes the next larger square of two; what falls outside ``count`` goes round again. Source:
+    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 3 (cycle walking).
+    """
+    half = max(1, ((count - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & mask
+        for turn in range(6):
+            mixed = (right + turn * 0x9E3779B97F4A7C15 ^ key) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+            mixed = (mixed ^ mixed >> 29) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+            left, right = right, left ^ (mixed >> 32 & mask)
+        place = left << half | right
+        if place < count:
+            return place
