@@ -10,7 +10,7 @@ The first four are JSON Lines or one JSON array.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -18,6 +18,7 @@ import msgspec
 
 from loadtest.errors import ScenarioError
 from loadtest.workload import sources
+from loadtest.workload.lengths import MOST
 from loadtest.workload.model import Data, DataFormat, Message, Row, Turn
 from loadtest.workload.sources import Skip
 
@@ -32,9 +33,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """What a row can have, and the columns that it is looked for in, the first that is there, unless the user names one."""
 
-_FORMATS: dict[str, DataFormat] = {
-    ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-}  # fmt: skip
+_FORMATS: dict[str, DataFormat] = {".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 _USER, _ASSISTANT, _SYSTEM = "user", "assistant", "system"
 _ROLES = {
     "user": _USER, "human": _USER, "prompter": _USER,
@@ -70,10 +69,9 @@ def rows(data: Data, count: Callable[[str], int], conversation: bool) -> Iterato
     wrong = [name for name, _ in data.columns if name not in COLUMNS]
     if wrong:
         raise ScenarioError(f"columns: there is no {wrong[0]!r} of ours; there are {', '.join(COLUMNS)}")
-    found: Iterator[tuple[int, _Known | Skip]] = _known(data, conversation)
-    if conversation:
-        found = _joined(found)
-    for line, known in found:
+    sources.head(data.path)
+    found = _known(data, conversation)
+    for line, known in _joined(found) if conversation else found:
         if isinstance(known, Skip):
             yield line, known
         else:
@@ -128,20 +126,15 @@ def _known(data: Data, conversation: bool) -> Iterator[tuple[int, _Known | Skip]
             yield line, _Known((Turn((Message(_USER, text),)),)) if text.strip() else Skip("blank line")
         return
     if kind in ("csv", "parquet"):
-        names, items = (sources.table if kind == "csv" else sources.parquet)(data.path)
+        prompts = {*COLUMNS["prompt"], *COLUMNS["messages"]}
+        wanted = {*named.values(), *itertools.chain.from_iterable(COLUMNS.values())}
+        names, items = sources.table(data.path) if kind == "csv" else sources.parquet(data.path, wanted)
         _check_columns(data.path, named, names)
-        if not named.keys() & {"prompt", "messages"} and not {*COLUMNS["prompt"], *COLUMNS["messages"]} & {*names}:
-            raise ScenarioError(
-                f"{data.path}: which column has the prompt? There are {_list(names)}; say columns: {{prompt: …}}"
-            )
+        if not named.keys() & {"prompt", "messages"} and not prompts & {*names}:
+            there = ", ".join(map(repr, names))
+            raise ScenarioError(f"{data.path}: say columns: {{prompt: …}}, which of {there} has the prompt")
     else:
         items = sources.objects(data.path)
-        first = next(items, None)
-        if first is None:
-            return
-        items = itertools.chain([first], items)
-        if data.format is None:
-            kind = _kind_of(first[1])
     missing = set(named.values())
     seen: dict[str, None] = {}
     for line, item in items:
@@ -153,7 +146,8 @@ def _known(data: Data, conversation: bool) -> Iterator[tuple[int, _Known | Skip]
             if missing:
                 missing -= item.keys()
                 seen.update(dict.fromkeys(itertools.islice(item, 20)))
-            yield line, _batch(item) if kind == "openai-batch" else _item(item, kind, named, conversation)
+            batch = kind == "openai-batch" or (kind is None and {"custom_id", "body"} <= item.keys())
+            yield line, _batch(item) if batch else _item(item, kind, named, conversation)
     if missing:
         _check_columns(data.path, named, list(seen))
 
@@ -161,37 +155,24 @@ def _known(data: Data, conversation: bool) -> Iterator[tuple[int, _Known | Skip]
 def _check_columns(path: str, named: Mapping[str, str], there: Sequence[str]) -> None:
     wrong = [name for name in named.values() if name not in there]
     if wrong:
-        raise ScenarioError(f"{path}: there is no column {wrong[0]!r}; there are {_list(there)}")
+        raise ScenarioError(
+            f"{path}: there is no column {wrong[0]!r}; there are {', '.join(map(repr, there)) or 'none'}"
+        )
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
-
-
-def _format(path: str) -> DataFormat:
-    """By the first bytes and the name."""
-    start = sources.head(path)
+def _format(path: str) -> DataFormat | None:
+    """By the first bytes and the name; None for JSON, of which each item shows what it is."""
+    start, suffix = sources.head(path), Path(path).suffix.lower()
     if start.startswith(b"PAR1"):
         return "parquet"
-    found = _FORMATS.get(Path(path).suffix.lower())
-    if found is None and start[:1] in (b"{", b"["):
-        return "jsonl"
-    if found is None:
-        raise ScenarioError(f"{path}: of which format is it? Say format: {' | '.join(get_args(DataFormat))}")
-    return found
+    if suffix in _FORMATS:
+        return _FORMATS[suffix]
+    if start[:1] in (b"{", b"[") or suffix in (".json", ".jsonl", ".ndjson"):
+        return None
+    raise ScenarioError(f"{path}: of which format is it? Say format: {' | '.join(get_args(DataFormat))}")
 
 
-def _kind_of(item: Any) -> DataFormat:
-    keys: set[str] = set(item) if isinstance(item, dict) else set()
-    if {"body", "custom_id"} <= keys:
-        return "openai-batch"
-    if keys & {*COLUMNS["prompt"]}:
-        return "jsonl"
-    # ShareGPT rows may have nothing but an id; so what is no row of prompts is taken for one of turns.
-    return "chat" if "messages" in keys else "sharegpt"
-
-
-def _item(item: Mapping[str, Any], kind: str, named: Mapping[str, str], conversation: bool) -> _Known | Skip:
+def _item(item: Mapping[str, Any], kind: str | None, named: Mapping[str, str], conversation: bool) -> _Known | Skip:
     def value(name: str) -> Any:
         if name in named:
             return item.get(named[name])
@@ -205,23 +186,23 @@ def _item(item: Mapping[str, Any], kind: str, named: Mapping[str, str], conversa
         lengths.append(length)
     system, session = value("system"), value("session")
     session = None if session is None else str(session)
-    messages = None if kind in ("jsonl", "csv", "parquet") and value("prompt") is not None else value("messages")
-    if messages is not None or kind in ("sharegpt", "chat"):
+    # A prompt comes before messages, unless those were asked for.
+    only_messages = kind in ("sharegpt", "chat") or ("messages" in named and "prompt" not in named)
+    prompt, messages = None if only_messages else value("prompt"), value("messages")
+    if prompt is None and (messages is not None or only_messages or not item.keys() & {*COLUMNS["prompt"]}):
         turns = _conversation(messages, system, conversation)
         if isinstance(turns, Skip):
             return turns
         if len(turns) == 1:  # of several turns nobody could say whose lengths they are
             turns = (msgspec.structs.replace(turns[0], input_tokens=lengths[0], output_tokens=lengths[1]),)
         return _Known(turns, session)
-    prompt, answer = value("prompt"), value("answer")
-    if prompt is None or prompt == "":
-        return _EMPTY
-    if not isinstance(prompt, str):
+    if prompt is not None and not isinstance(prompt, str):
         return Skip("a prompt that is not text")
-    if not prompt.strip():
+    if not prompt or not prompt.strip():
         return _EMPTY
     asked = [Message(_SYSTEM, system)] if isinstance(system, str) and system.strip() else []
     asked.append(Message(_USER, prompt))
+    answer = value("answer")
     answer = answer if isinstance(answer, str) and answer else None
     return _Known((Turn(tuple(asked), answer, lengths[0], lengths[1]),), session)
 
@@ -234,7 +215,7 @@ def _whole(value: Any) -> int | Skip | None:
         number = float(value)
     except (TypeError, ValueError):
         return Skip("no number")
-    return int(number) if number >= 1 and number.is_integer() else Skip("no whole number")
+    return int(number) if 1 <= number <= MOST and number.is_integer() else Skip("no whole number")
 
 
 def _conversation(messages: Any, system: Any, whole: bool) -> tuple[Turn, ...] | Skip:

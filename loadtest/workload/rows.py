@@ -78,7 +78,8 @@ def left_out(rows: Rows) -> str | None:
     if not rows.skipped:
         return None
     total = sum(many for _, many, _ in rows.skipped)
-    return f"{Path(rows.source).name}: {total} row{'s' * (total > 1)} left out: {_reasons(rows.source, rows.skipped)}"
+    count = f"{total} row{'s' if total > 1 else ''}"
+    return f"{Path(rows.source).name}: {count} left out: {_reasons(rows.source, rows.skipped)}"
 
 
 class Reader:
@@ -132,7 +133,6 @@ class _Store:
         self._skipped: dict[str, tuple[int, int]] = {}
         self._ends = array("Q")
         self._times = array("d")
-        self._at = 0
         self.turns = 0
         with _written(folder):
             handle, self.path = tempfile.mkstemp(suffix=".rows", dir=folder)
@@ -147,22 +147,17 @@ class _Store:
         return tuple((reason, many, line) for reason, (many, line) in self._skipped.items())
 
     def add(self, line: int, row: Row | Skip) -> None:
-        if isinstance(row, Row):
-            try:
-                coded = self._encode(row)
-            except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write and UTF-8 cannot
-                row = Skip("text that is not Unicode")
-            else:
-                with _written(self.path):
-                    self._file.write(coded)
-                self._at += len(coded)
-                self._ends.append(self._at)
-                self.turns += len(row.turns)
-                if row.turns[0].at_s is not None:
-                    self._times.append(row.turns[0].at_s)
-                return
-        many, first = self._skipped.get(row.reason, (0, line))
-        self._skipped[row.reason] = many + 1, first
+        if isinstance(row, Skip):
+            many, first = self._skipped.get(row.reason, (0, line))
+            self._skipped[row.reason] = many + 1, first
+            return
+        coded = self._encode(row)
+        with _written(self.path):
+            self._file.write(coded)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(coded))
+        self.turns += len(row.turns)
+        if row.turns[0].at_s is not None:
+            self._times.append(row.turns[0].at_s)
 
     def __enter__(self) -> "_Store":
         return self
@@ -183,10 +178,12 @@ def _written(path: Path | str) -> Iterator[None]:
 
 def _ready(store: _Store, source: str, count: Callable[[str], int], span_s: float | None = None) -> Rows:
     if not store.count:
-        why = _reasons(source, store.skipped) or "it is empty"
-        raise ScenarioError(f"{source}: no row of it can be played: {why}")
-    with Path(source).open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        raise ScenarioError(f"{source}: no row can be played: {_reasons(source, store.skipped) or 'there is none'}")
+    try:
+        with Path(source).open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ScenarioError(f"cannot read {source}: {error.strerror}") from None
     rows = Rows(store.path, source, store.count, sha256, store.skipped, span_s, store.turns)
     reader = Reader(rows)
     inputs, outputs = _observed(reader, count)
@@ -220,7 +217,9 @@ def _length(values: Sequence[int]) -> Length | None:
 
 
 def _reasons(source: str, skipped: Iterable[tuple[str, int, int]]) -> str:
-    return ", ".join(f"{reason} ({many}, first at {Path(source).name}:{line})" for reason, many, line in skipped)
+    place = "row" if Path(source).suffix.lower() == ".parquet" else "line"
+    found = sorted(skipped, key=lambda skip: -skip[1])
+    return ", ".join(f"{reason} ({many}, first in {place} {line})" for reason, many, line in found)
 
 
 @functools.lru_cache(maxsize=64)

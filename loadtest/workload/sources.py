@@ -6,7 +6,7 @@ However large the file is, what is held of it is one item and about a megabyte.
 import codecs
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +33,8 @@ def head(path: str) -> bytes:
     Raises:
         ScenarioError: there is no such file, it cannot be read, or it is empty.
     """
+    if Path(path).exists() and not Path(path).is_file():  # a pipe could not be read twice
+        raise ScenarioError(f"cannot read {path}: it is not a regular file")
     try:
         with Path(path).open("rb") as file:
             found = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()
@@ -64,8 +66,8 @@ def table(path: str) -> tuple[list[str], Items]:
     return [name.strip() for name in names], _records([name.strip() for name in names], found)
 
 
-def parquet(path: str) -> tuple[list[str], Items]:
-    """The column names of a Parquet file, and its rows as dicts, numbered from 1.
+def parquet(path: str, wanted: Collection[str]) -> tuple[list[str], Items]:
+    """The column names of a Parquet file, and its rows as dicts of those ``wanted``, numbered from 1.
 
     Raises:
         UsageError: pyarrow is not installed.
@@ -75,23 +77,24 @@ def parquet(path: str) -> tuple[list[str], Items]:
         import pyarrow.parquet  # noqa: PLC0415
     except ImportError:
         raise UsageError(f"{path}: reading Parquet needs pyarrow: pip install 'loadtest[parquet]'") from None
-    head(path)
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=True)
     except pyarrow.ArrowException as error:
         raise ScenarioError(f"{path} is not a Parquet file: {error}") from None
 
+    names = list(file.schema_arrow.names)
+
     def rows() -> Items:
         number = 0
         try:
-            for batch in file.iter_batches(batch_size=256):
+            for batch in file.iter_batches(batch_size=256, columns=[name for name in names if name in wanted]):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
         except pyarrow.ArrowException as error:
             raise ScenarioError(f"{path}: cannot read on after row {number}: {error}") from None
 
-    return list(file.schema_arrow.names), rows()
+    return names, rows()
 
 
 class _Text:
@@ -116,71 +119,85 @@ class _Text:
 
 
 def _json_lines(path: str) -> Items:
-    decode = msgspec.json.Decoder().decode
     for number, line in lines(path):
         if line and not line.isspace():
-            try:
-                yield number, decode(line)
-            except (msgspec.DecodeError, RecursionError):
-                yield number, Skip("not JSON")
+            yield number, _decoded(line)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return Skip("not JSON")
 
 
 def _array(path: str) -> Items:
     """The items of one large array, each decoded as soon as it is there whole."""
-    decode = json.JSONDecoder().raw_decode
     with _Text(path) as file:
-        text, at, line = _Window(file), 0, 1
-        # ``text.buffer[at:]`` is what was not looked at yet.
-        at, line = text.skip(0, 1, " \t\r\n")
-        at += 1
+        text, line = _Window(file), 1
+        line += text.skip(" \t\r\n")
+        text.at += 1  # the bracket
         while True:
-            at, line = text.skip(at, line, " \t\r\n,")
-            if at == len(text.buffer):
+            line += text.skip(" \t\r\n,")
+            if text.at == len(text.buffer):
                 raise ScenarioError(f"{path}:{line}: the file ends within its array: it was cut off")
-            if text.buffer[at] == "]":
+            if text.buffer[text.at] == "]":
                 return
-            while True:
-                try:
-                    item, end = decode(text.buffer, at)
-                    break
-                except json.JSONDecodeError as error:
-                    # What is only cut off shows at the end of the text read so far, or as a string that does not end.
-                    cut_off = error.pos > len(text.buffer) - 16 or error.msg.startswith("Unterminated")
-                    fault = f"not JSON ({error.msg})" if not cut_off else "an item that does not end"
-                    where = line + text.buffer.count("\n", at, error.pos)
-                except RecursionError:
-                    cut_off, fault, where = False, "JSON too deep to be data", line
-                if not cut_off or len(text.buffer) - at > MOST_ITEM or not text.more(at):
-                    raise ScenarioError(f"{path}:{where}: {fault}")
-                at = 0
-            yield line, item
-            line += text.buffer.count("\n", at, end)
-            at = end
+            try:
+                item = text.item()
+            except ValueError as error:
+                raise ScenarioError(f"{path}:{line}: the item that begins here is not JSON: {error}") from None
+            # The standard library finds the end; what it lets through beside JSON (NaN, half surrogates) is skipped.
+            yield line, _decoded(item)
+            line += item.count("\n")
 
 
 class _Window:
-    """The part of a text file that is being looked at."""
+    """The part of a text file that is being looked at; ``at`` is the place in it."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._decode = json.JSONDecoder().raw_decode
         self.buffer = ""
+        self.at = 0
 
-    def more(self, at: int) -> bool:
-        """Drop what is before ``at`` and read as much again as is left (a chunk at least); False at the end."""
-        rest = self.buffer[at:]
-        part = self._file.read(max(_CHUNK, len(rest)))
-        self.buffer = rest + part
-        return bool(part)
+    def skip(self, blank: str) -> int:
+        """Go to the next character that is not ``blank``, or to the end; returns how many lines were passed."""
+        passed = 0
+        while self.at < len(self.buffer) or self._more():
+            if self.buffer[self.at] not in blank:
+                break
+            passed += self.buffer[self.at] == "\n"
+            self.at += 1
+        return passed
 
-    def skip(self, at: int, line: int, blank: str) -> tuple[int, int]:
-        """Where the next character that is not ``blank`` is, and its line."""
+    def item(self) -> str:
+        """The text of the JSON value that begins here; goes behind it.
+
+        Raises:
+            ValueError: there is none.
+        """
         while True:
-            while at < len(self.buffer) and self.buffer[at] in blank:
-                line += self.buffer[at] == "\n"
-                at += 1
-            if at < len(self.buffer) or not self.more(at):
-                return (at, line) if at < len(self.buffer) else (len(self.buffer), line)
-            at = 0
+            try:
+                _, end = self._decode(self.buffer, self.at)
+            except json.JSONDecodeError as error:
+                # What is merely cut off fails at the end of the text read so far, or as a string that does not end.
+                cut_off = error.pos > len(self.buffer) - 16 or error.msg.startswith("Unterminated")
+                if not cut_off or len(self.buffer) - self.at > MOST_ITEM or not self._more():
+                    raise ValueError("it does not end" if cut_off else error.msg) from None
+            except RecursionError:
+                raise ValueError("it is too deep") from None
+            else:
+                start, self.at = self.at, end
+                return self.buffer[start:end]
+
+    def _more(self) -> bool:
+        """Drop what was passed, and read as much again as is left (a chunk at least); False at the end of the file."""
+        self.buffer = self.buffer[self.at :]
+        self.at = 0
+        part = self._file.read(max(_CHUNK, len(self.buffer)))
+        self.buffer += part
+        return bool(part)
 
 
 def _csv(path: str) -> Iterator[tuple[int, list[str]]]:

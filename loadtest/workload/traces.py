@@ -13,13 +13,17 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadtest.errors import ScenarioError
 from loadtest.schedule import stream
 from loadtest.workload import sources
 from loadtest.workload.model import BLOCK_TOKENS, Row, Trace, TraceFormat, Turn
 from loadtest.workload.sources import Items, Skip
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -88,15 +92,14 @@ class _Events:
         self.blocks.extend(self._blocks.setdefault(block, len(self._blocks)) for block in arrival.blocks)
         self.blocks_end.append(len(self.blocks))
 
-    def window(self) -> list[int]:
+    def window(self) -> "array[int]":
         """Make times count from the window's start; the places of the arrivals in it, by time."""
         import numpy as np  # noqa: PLC0415 - 50 ms that only a trace need pay
 
         times = np.frombuffer(self.at_us, np.int64)
         times -= self._first_us + self._start_us
         inside = np.flatnonzero((times >= 0) & (times < self._end_us - self._start_us))
-        order: list[int] = inside[np.argsort(times[inside], kind="stable")].tolist()
-        return order
+        return array("q", inside[_by_time(times[inside])].tobytes())
 
     def span_us(self, last_us: int, gap_us: float) -> float:
         """The window's length; if the file ends within it, that to a gap after the last arrival."""
@@ -136,23 +139,40 @@ def rows(trace: Trace, seed: int, add: Callable[[int, Row | Skip], None]) -> flo
         return 0.0
     first_us, last_us = events.at_us[order[0]], events.at_us[order[-1]]
     gap_us = (last_us - first_us) / (len(order) - 1) if last_us > first_us else float(_SECOND)
-    sessions: dict[int, list[int]] = {}
+    # A row is known by its first arrival; only of sessions is there more to keep than numbers in arrays.
+    firsts, later = array("q"), dict[int, list[int]]()
+    first_of: dict[int, int] = {}
     for index in order:
-        sessions.setdefault(events.session[index] if events.session[index] >= 0 else ~index - 1, []).append(index)
+        session = events.session[index]
+        first = index if session < 0 else first_of.setdefault(session, index)
+        if first == index:
+            firsts.append(index)
+        else:
+            later.setdefault(first, []).append(index)
     rng = stream(seed, "trace")
-    planned: list[tuple[int, int, int, int]] = []  # when a row begins, its session, shift and copy
-    for session, turns in sessions.items():
-        begins, ends = events.at_us[turns[0]], events.at_us[turns[-1]]
+    begins, origins, copies = array("q"), array("q"), array("i")
+    for first in firsts:
+        at_us, end_us = events.at_us[first], events.at_us[later[first][-1] if first in later else first]
         for copy in range(math.floor(trace.scale) + (rng.random() < trace.scale % 1)):
-            shift = round(rng.uniform(-gap_us, gap_us)) if copy else 0
-            shift = max(first_us - begins, min(shift, last_us - ends))
-            planned.append((begins + shift, session, shift, copy))
-    planned.sort()
-    for _, session, shift, copy in planned:
-        add(0, Row(tuple(events.turn(index, shift, copy, trace.speed) for index in sessions[session])))
-    if not planned:
-        raise ScenarioError(f"{trace.path}: scale {trace.scale:g} leaves none of {len(sessions)} sessions; raise it")
+            shift_us = round(rng.uniform(-gap_us, gap_us)) if copy else 0
+            begins.append(at_us + max(first_us - at_us, min(shift_us, last_us - end_us)))
+            origins.append(first)
+            copies.append(copy)
+    if not begins:
+        raise ScenarioError(f"{trace.path}: scale {trace.scale:g} leaves none of {len(firsts)} rows; raise it")
+    for place in _by_time(begins).tolist():
+        first, copy = origins[place], copies[place]
+        shift_us = begins[place] - events.at_us[first]
+        turns = [events.turn(index, shift_us, copy, trace.speed) for index in (first, *later.get(first, ()))]
+        add(0, Row(tuple(turns)))
     return events.span_us(last_us, gap_us) / _SECOND / trace.speed
+
+
+def _by_time(times: "array[int] | NDArray[np.int64]") -> "NDArray[np.int64]":
+    """The order that sorts them; what is equal stays as it is."""
+    import numpy as np  # noqa: PLC0415
+
+    return np.argsort(np.asarray(times), kind="stable")
 
 
 def _arrivals(trace: Trace) -> Iterator[tuple[int, _Arrival | Skip]]:
