@@ -1,6 +1,6 @@
 """What a reader of a level's figures should know, short of making them invalid. Pure."""
 
-from loadtest.result import LevelResult
+from loadtest.result import LevelResult, TokenLengths, Workload
 
 # docs/metrics.md, "When the client was the limit": CPU share only warns.
 CPU_SHARE = 0.90
@@ -17,14 +17,19 @@ STOOD_STILL = 0.05
 STOOD_STILL_MS = 250.0
 
 
-def caveats(level: LevelResult) -> list[str]:
-    """The caveats of one level, each naming it; none of a level that never started."""
+def caveats(level: LevelResult, prompts_sized: str | None = None) -> list[str]:
+    """The caveats of one level, each naming it; none of a level that never started.
+
+    ``prompts_sized`` is the result's: how prompts got their lengths.
+    """
     if level.status == "not_reached":
         return []
     mend = "it ended before its warm-up did" if level.status == "aborted" else "lengthen the level"
     nothing = f"no request was due in the window, so there is nothing to report; {mend}"
     said = [nothing] if level.counts.in_window == 0 else []
-    said += [*_client(level), *_workload(level), *_stream(level)]
+    said += [*_client(level), *_lengths(level.workload, prompts_sized)]
+    said += [f"{part.name}: {text}" for part in level.workloads for text in _lengths(part.workload, prompts_sized)]
+    said += [*_cache(level.workload), *_stream(level), *_beside(level)]
     return [f"{level.name}: {text}" for text in said]
 
 
@@ -52,38 +57,48 @@ def _client(level: LevelResult) -> list[str]:
     return said
 
 
-def _workload(level: LevelResult) -> list[str]:
+def _lengths(workload: Workload, prompts_sized: str | None) -> list[str]:
     """Where what was played is not what was asked for."""
     said: list[str] = []
-    input_, output = level.workload.input_tokens, level.workload.output_tokens
+    input_, output = workload.input_tokens, workload.output_tokens
     if output.observed.n < output.asked.n:
         said.append(
             f"{output.asked.n - output.observed.n} of {output.asked.n} answers had no token count, and tokens/s "
             "is without them"
         )
-    if (
-        output.observed.mean is not None
-        and output.asked.mean is not None
-        and output.observed.mean < SHORT_ANSWERS * output.asked.mean
-    ):
-        said.append(
-            f"answers were shorter than asked: {output.observed.mean:.1f} tokens on average instead of "
-            f"{output.asked.mean:.1f}"
-        )
-    if (
-        input_.observed.mean is not None
-        and input_.asked.mean is not None
-        and abs(input_.observed.mean - input_.asked.mean) > INPUT_LENGTH * input_.asked.mean
-    ):
-        said.append(
-            f"prompts were not as long as asked: {input_.observed.mean:.1f} tokens on average instead of "
-            f"{input_.asked.mean:.1f}"
-        )
-    cached, total = level.workload.cached_input_tokens, (input_.observed.mean or 0.0) * input_.observed.n
+    if output.observed_per_asked is not None and output.observed_per_asked < SHORT_ANSWERS:
+        said.append(f"answers were shorter than asked: {_instead(output)}")
+    if input_.observed_per_asked is not None and abs(input_.observed_per_asked - 1) > INPUT_LENGTH:
+        sized = f"; they were sized {prompts_sized}" if prompts_sized else ""
+        said.append(f"prompts were not as long as asked: {_instead(input_)}{sized}")
+    return said
+
+
+def _instead(lengths: TokenLengths) -> str:
+    if lengths.asked.n == lengths.observed.n:
+        return f"{lengths.observed.mean:.1f} tokens on average instead of {lengths.asked.mean:.1f}"
+    return f"{lengths.observed_per_asked:.0%} of the tokens, of those requests that tell"
+
+
+def _cache(workload: Workload) -> list[str]:
+    """Where the server may have had a part of the answer before it was asked."""
+    said: list[str] = []
+    cached = workload.cached_input_tokens
+    total = (workload.input_tokens.observed.mean or 0.0) * workload.input_tokens.observed.n
     if cached:
         share = f" ({cached / total:.0%})" if total else ""
         said.append(
             f"warm prefix cache: {cached:,} input tokens{share} came from the server's cache, so TTFT is not a cold one"
+        )
+    if workload.repeated_prompts and any(data.order == "random" for data in workload.data):
+        # Without a number, so that it is one line for all levels.
+        said.append(
+            "prompts repeat, as order: random of their data has it: a cache of the server's answers them faster"
+        )
+    elif workload.repeated_prompts:
+        said.append(
+            f"{workload.repeated_prompts:,} requests repeated a prompt that this run had sent before: a cache of the "
+            "server's answers them faster; give it data of more rows, or longer prompts"
         )
     return said
 
@@ -105,6 +120,14 @@ def _stream(level: LevelResult) -> list[str]:
     if level.bad_events:
         said.append(f"{level.bad_events} stream events could not be read and were skipped")
     return said
+
+
+def _beside(level: LevelResult) -> list[str]:
+    """Where the stream beside the load tells less than it was to."""
+    if level.probe is None or not level.probe.counts.failed:
+        return []
+    counts, (worst, *_) = level.probe.counts, level.probe.errors
+    return [f"{counts.failed} of {counts.scheduled} requests of the probe stream failed, mostly {worst.kind}"]
 
 
 def _ok(level: LevelResult) -> int:

@@ -1,5 +1,6 @@
 """A level: one load × one workload × one batching setting; and what the generator saw of itself playing it."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -50,12 +51,12 @@ class Level(msgspec.Struct, frozen=True):
     @property
     def input_tokens(self) -> str:
         """The prompt lengths asked for, in words."""
-        return _asked([workload.input_tokens for workload in self.workloads])
+        return in_words([workload.input_tokens for workload in self.workloads])
 
     @property
     def output_tokens(self) -> str:
         """The answer lengths asked for, in words."""
-        return _asked([workload.output_tokens for workload in self.workloads])
+        return in_words([workload.output_tokens for workload in self.workloads])
 
     @property
     def of_sessions(self) -> bool:
@@ -69,7 +70,8 @@ class Level(msgspec.Struct, frozen=True):
         return sum(w.weight * (w.output_tokens.mean if w.output_tokens else 1) for w in self.workloads) / weights
 
 
-def _asked(lengths: "list[Length | None]") -> str:
+def in_words(lengths: Iterable[Length | None]) -> str:
+    """Lengths asked for, those of None being the data's."""
     return " | ".join(dict.fromkeys("data" if length is None else str(length) for length in lengths))
 
 

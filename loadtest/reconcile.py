@@ -6,17 +6,17 @@ instead of column by column), and compared with the figure as it will be reporte
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
-from loadtest.result import Latency, LevelResult, Metric
+from loadtest.result import Counts, Latency, LevelResult, Metric, ModelPart, Part, ProbeResult, Throughput, Turn
 from loadtest.stats import PERCENTILES, Dist, Due
 
 # A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
@@ -43,20 +43,29 @@ class Stretch(NamedTuple):
 
 
 def contradictions(
-    level: Level, records: Sequence[Record], run: LevelRun | None, window: Stretch | None, figures: LevelResult
+    level: Level,
+    records: Sequence[Record],
+    run: LevelRun | None,
+    window: Stretch | None,
+    figures: LevelResult,
+    probes: Sequence[Record] = (),
 ) -> list[str]:
     """What in ``figures`` cannot be true, in words; empty when all is well.
 
-    ``window`` is the stretch that the figures are of, or None when it is empty. Where the records themselves are
-    impossible only that is said: everything else follows from it.
+    ``window`` is the stretch that the figures are of, or None when it is empty. ``probes`` are the records of the
+    stream beside the load. Where the records themselves are impossible only that is said: everything else follows.
     """
-    return list(_impossible(level, records, run)) or [
-        *_counts(records, window, figures),
+    return [*_impossible(level, records, run), *_impossible_probes(level, probes)] or [
+        *_counts(records, window, figures.counts),
+        *_listed(figures),
         *_window(level, records, run, window, figures),
-        *_distributions(figures.latency),
-        *_samples(records, window, figures.latency),
+        *_distributions(_metrics(figures.latency)),
+        *_samples(records, window, _metrics(figures.latency)),
         *_concurrency(records, window, figures),
         *_tokens(records, window, figures),
+        *_sessions(records, window, figures),
+        *_parts(records, window, figures),
+        *_probe(probes, window, figures.probe),
     ]
 
 
@@ -75,12 +84,48 @@ def _impossible(level: Level, records: Sequence[Record], run: LevelRun | None) -
     if run is not None and run.scheduled not in {None, len(records)}:
         yield f"{run.scheduled} requests became due and {len(records)} are recorded"
     complete = run is not None and run.end == "completed"
-    if complete and level.duration_s is None and level.requests not in {None, len(records)}:
+    # A turn that fails takes those after it with it.
+    fewer = level.of_sessions and len(records) < (level.requests or 0)
+    if complete and level.duration_s is None and level.requests not in {None, len(records)} and not fewer:
         yield f"{level.requests} requests were scheduled and {len(records)} recorded"
+    places = sum(r.workload not in range(len(level.workloads)) for r in records)
+    if places:
+        yield f"{places} requests are of a workload that the level does not have"
+    yield from _impossible_sessions(records)
     faults = Counter(map(_fault, records))
     for fault, count in faults.items():
         if fault:
             yield f"{count} requests {fault}"
+
+
+def _impossible_sessions(records: Sequence[Record]) -> Iterator[str]:
+    """That the turns of a session come one after the other, and none after one that failed."""
+    turns: dict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        if (record.session is None) != (record.turn is None):
+            yield f"request {record.id} has a session and no turn, or the other way round"
+        elif record.session is not None:
+            turns[record.session].append(record)
+    for session, found in turns.items():
+        found.sort(key=lambda record: record.turn or 0)
+        if [record.turn for record in found] != list(range(1, len(found) + 1)):
+            yield f"the turns of session {session} are {', '.join(str(record.turn) for record in found)}"
+        for before, after in pairwise(found):
+            if before.outcome != "ok" or before.ends:
+                yield f"session {session} went on after the turn that ended it"
+            elif after.sent_ms is not None and after.sent_ms < (before.done_ms or 0.0) - CLOCK_SLACK_MS:
+                yield f"session {session} sent a turn before it had the answer to the last one"
+
+
+def _impossible_probes(level: Level, probes: Sequence[Record]) -> Iterator[str]:
+    if probes and level.probe is None:
+        yield f"{len(probes)} requests of a probe stream are recorded, and the level has none"
+    repeated = len(probes) - len({r.id for r in probes})
+    if repeated:
+        yield f"{repeated} requests of the probe stream are recorded twice"
+    for fault, count in Counter(map(_fault, probes)).items():
+        if fault:
+            yield f"{count} requests of the probe stream {fault}"
 
 
 def _fault(record: Record) -> str:
@@ -121,9 +166,9 @@ def _wrong_gaps(record: Record) -> bool:
 # Counts and the window ------------------------------------------------------------------------------------------
 
 
-def _counts(records: Sequence[Record], window: Stretch | None, figures: LevelResult) -> Iterator[str]:
-    """Conservation, and that every list of requests adds up to the same ones."""
-    counts, ended = figures.counts, Counter(r.outcome for r in records)
+def _counts(records: Sequence[Record], window: Stretch | None, counts: Counts) -> Iterator[str]:
+    """Conservation."""
+    ended = Counter(r.outcome for r in records)
     if not counts.scheduled == len(records) == counts.ok + counts.failed:
         yield (
             f"{counts.scheduled} requests are counted as scheduled, {len(records)} are recorded and "
@@ -132,13 +177,20 @@ def _counts(records: Sequence[Record], window: Stretch | None, figures: LevelRes
     wrong = [name for name in OUTCOMES if getattr(counts, name) != ended[name]]
     if wrong:
         yield f"the counts of {', '.join(wrong)} are not those of the records"
+    inside = sum(window.holds(r.intended_ms) for r in records) if window else counts.in_window
+    if counts.in_window != inside or not counts.in_window <= counts.scheduled or not counts.sent <= counts.scheduled:
+        yield f"{inside} requests were due in the window and {counts.in_window} are counted"
+
+
+def _listed(figures: LevelResult) -> Iterator[str]:
+    """That every list of requests adds up to the same ones, and no more are repeated than were sent."""
+    counts, repeated = figures.counts, figures.workload.repeated_prompts
     if sum(group.count for group in figures.errors) != counts.failed:
         yield f"{counts.failed} requests failed and {sum(group.count for group in figures.errors)} errors are listed"
     if sum(figures.finish_reasons.values()) != counts.ok:
         yield f"{counts.ok} requests are ok and {sum(figures.finish_reasons.values())} finish reasons are listed"
-    inside = sum(window.holds(r.intended_ms) for r in records) if window else counts.in_window
-    if counts.in_window != inside or not counts.in_window <= counts.scheduled or not counts.sent <= counts.scheduled:
-        yield f"{inside} requests were due in the window and {counts.in_window} are counted"
+    if repeated is not None and not 0 <= repeated <= counts.sent:
+        yield f"{repeated} of {counts.sent} requests are said to repeat a prompt"
 
 
 def _window(
@@ -186,9 +238,9 @@ def _metrics(latency: Latency) -> dict[str, Metric]:
     return {name: getattr(latency, name) for name in latency.__struct_fields__}
 
 
-def _distributions(latency: Latency) -> Iterator[str]:
+def _distributions(metrics: Mapping[str, Metric]) -> Iterator[str]:
     """That percentiles rise and lie between the smallest and the largest sample."""
-    for name, metric in _metrics(latency).items():
+    for name, metric in metrics.items():
         if _disordered(metric.ok):
             yield f"{name} has percentiles or a mean outside its smallest and largest sample, or out of order"
         elif metric.due is not None and _disordered_due(metric.due, metric.ok):
@@ -216,14 +268,14 @@ def _disordered_due(due: Due, ok: Dist) -> bool:
     return any(not getattr(ok, name) <= values[name] <= (ok.max or 0.0) for name in bounded)
 
 
-def _samples(records: Sequence[Record], window: Stretch | None, latency: Latency) -> Iterator[str]:
+def _samples(records: Sequence[Record], window: Stretch | None, metrics: Mapping[str, Metric]) -> Iterator[str]:
     """That each distribution rests on every ok request of the window, save those it says it leaves out."""
     if window is None:
         return
     due = [r for r in records if window.holds(r.intended_ms)]
     good = sum(r.outcome == "ok" for r in due)
     failed = [r for r in due if r.outcome != "ok"]
-    for name, metric in _metrics(latency).items():
+    for name, metric in metrics.items():
         if name != "itl_ms" and metric.ok.n + metric.excluded != good:
             yield f"{name} has {metric.ok.n} samples and {metric.excluded} excluded of {good} ok requests"
         # An answer of one token would have had no TPOT. Where nothing is streamed, nothing but E2E is due.
@@ -231,8 +283,9 @@ def _samples(records: Sequence[Record], window: Stretch | None, latency: Latency
         if metric.due is not None and metric.due.failed not in ({inside} if name == "e2e_ms" else {0, inside}):
             yield f"{name} has {metric.due.failed} failures inside of {inside}"
     gaps = sum(len(r.itl_ms or []) for r in due if r.outcome == "ok")
-    if latency.itl_ms.ok.n > gaps or latency.itl_ms.excluded > good:
-        yield f"itl_ms has {latency.itl_ms.ok.n} samples of {gaps} recorded gaps"
+    itl = metrics.get("itl_ms")
+    if itl is not None and (itl.ok.n > gaps or itl.excluded > good):
+        yield f"itl_ms has {itl.ok.n} samples of {gaps} recorded gaps"
 
 
 # Concurrency ----------------------------------------------------------------------------------------------------
@@ -248,7 +301,7 @@ def _concurrency(records: Sequence[Record], window: Stretch | None, figures: Lev
     if window is None or reported.mean is None:
         return
     sent = [r for r in records if r.sent_ms is not None]
-    mean, peak = _in_flight(sent, window)
+    mean, peak = _held([(r.sent_ms or 0.0, math.inf if r.done_ms is None else r.done_ms) for r in sent], window)
     if not _alike(reported.mean, mean) or reported.peak != peak:
         yield (
             f"concurrency is {reported.mean:g} on average and {reported.peak} at most in the result, and {mean:g} and "
@@ -275,13 +328,11 @@ def _concurrency(records: Sequence[Record], window: Stretch | None, figures: Lev
         )
 
 
-def _in_flight(sent: Sequence[Record], window: Stretch) -> tuple[float, int]:
-    """Time-weighted mean and peak of the requests in flight, by going through every start and end in turn."""
-    starts = [r.sent_ms for r in sent]
-    ends = [math.inf if r.done_ms is None else r.done_ms for r in sent]
-    at = np.array([*starts, *ends], dtype=np.float64)
+def _held(spans: Sequence[tuple[float, float]], window: Stretch) -> tuple[float, int]:
+    """Time-weighted mean and peak of how many of ``spans`` go on, by going through every start and end in turn."""
+    at = np.array([*(start for start, _ in spans), *(end for _, end in spans)], dtype=np.float64)
     order = np.argsort(at, kind="stable")
-    held = np.cumsum(np.repeat([1, -1], len(sent))[order])
+    held = np.cumsum(np.repeat([1, -1], len(spans))[order])
     lasts = np.diff(np.clip(np.append(at[order], np.inf), window.start, window.end))
     peak = int(held[lasts > 0].max(initial=0))
     return float(np.dot(held, lasts)) / 1000 / window.length_s, peak
@@ -380,3 +431,84 @@ def _within(times: NDArray[np.float64], stretch: Stretch, slack: float) -> NDArr
         times <= stretch.end + slack
     )
     return found
+
+
+# Parts of the level ---------------------------------------------------------------------------------------------
+
+
+def _sessions(records: Sequence[Record], window: Stretch | None, figures: LevelResult) -> Iterator[str]:
+    """That every session is accounted for, and goes on at least while a turn of it is in flight."""
+    found, turns = figures.sessions, [r for r in records if r.session is not None]
+    started = len({r.session for r in turns})
+    if found is None:
+        if started:
+            yield f"{started} sessions are recorded and none is reported"
+        return
+    ended = found.completed + found.abandoned + found.failed + found.cut_short
+    if not found.started == started == ended or not _alike(found.mean_turns * started, len(turns)):
+        yield (
+            f"{found.started} sessions of {found.mean_turns:g} turns are counted as started, {ended} as ended, and "
+            f"{started} with {len(turns)} turns are recorded"
+        )
+    if window is None or found.concurrency.mean is None:
+        return
+    asked = [(r.sent_ms, math.inf if r.done_ms is None else r.done_ms) for r in turns if r.sent_ms is not None]
+    least, at_once = _held(asked, window)
+    if found.concurrency.mean < least * (1 - ROUNDING) - ROUNDING or (found.concurrency.peak or 0) < at_once:
+        yield (
+            f"{found.concurrency.mean:g} sessions are said to go on on average and {found.concurrency.peak} at most, "
+            f"and their turns in flight alone are {least:g} and {at_once}"
+        )
+
+
+def _parts(records: Sequence[Record], window: Stretch | None, figures: LevelResult) -> Iterator[str]:
+    """That parts of one kind are sound, each by itself, and add up to the requests that have such a part."""
+    by_place = dict(enumerate(figures.workloads))
+    by_turn = {part.turn: part for part in figures.turns}
+    by_model = {part.model: part for part in figures.models}
+    yield from _kind("workload", by_place, records if by_place else [], lambda r: r.workload, window)
+    yield from _kind("turn", by_turn, [r for r in records if r.turn is not None], lambda r: r.turn, window)
+    yield from _kind("model", by_model, [r for r in records if r.model is not None], lambda r: r.model, window)
+    for name in Throughput.__struct_fields__ if figures.workloads else ():
+        total, made = getattr(figures.throughput, name), [getattr(part.throughput, name) for part in figures.workloads]
+        # A part whose tokens nobody counted is in neither.
+        if total is not None and None not in made and not _alike(total, math.fsum(made)):
+            yield f"{name} is {total:g} and the workloads make {math.fsum(made):g}"
+
+
+def _kind(
+    kind: str,
+    parts: Mapping[Any, Part | Turn | ModelPart],
+    records: Sequence[Record],
+    of: Callable[[Record], object],
+    window: Stretch | None,
+) -> Iterator[str]:
+    own: dict[object, list[Record]] = defaultdict(list)
+    for record in records:
+        own[of(record)].append(record)
+    if not set(own) <= set(parts):
+        yield f"of {len(own)} {kind}s only {len(parts)} are reported"
+    for which, part in parts.items():
+        metrics = _metrics(part.latency) if isinstance(part, Part) else {"ttft_ms": part.ttft_ms, "e2e_ms": part.e2e_ms}
+        found = [
+            *_counts(own[which], window, part.counts),
+            *_distributions(metrics),
+            *_samples(own[which], window, metrics),
+        ]
+        yield from (f"{kind} {which}: {what}" for what in found)
+
+
+def _probe(probes: Sequence[Record], window: Stretch | None, figures: ProbeResult | None) -> Iterator[str]:
+    """Conservation and samples of the probe stream, apart from those of the load."""
+    if figures is None:
+        return
+    metrics = _metrics(figures.latency)
+    found = [
+        *_counts(probes, window, figures.counts),
+        *_distributions(metrics),
+        *_samples(probes, window, metrics),
+    ]
+    yield from (f"probe stream: {what}" for what in found)
+    listed = sum(group.count for group in figures.errors)
+    if listed != figures.counts.failed:
+        yield f"probe stream: {figures.counts.failed} requests failed and {listed} errors are listed"

@@ -7,8 +7,10 @@ import msgspec
 
 from loadtest import plan, scenario
 from loadtest.caveats import caveats
+from loadtest.columns import prompts
 from loadtest.records import JOURNAL, Record, read
-from loadtest.result import Result, load
+from loadtest.repeats import repeats
+from loadtest.result import LevelResult, Result, load
 from loadtest.run import RESOLVED
 from loadtest.summary import summarise
 
@@ -29,9 +31,17 @@ def recovered(folder: Path) -> Result:
         by_level[record.level].append(record)
     bundled = any(level.batching for level in result.levels)
     levels = plan.levels(scenario.load(str(folder / RESOLVED), {}).scenario, bundled=bundled)
-    found = {index: summarise(levels[index], by_level[index], None) for index in missing if by_level[index]}
+    found: dict[int, LevelResult] = {}
+    sent: set[int] = set()
+    for index in sorted(by_level):
+        if index in missing:
+            found[index] = summarise(levels[index], by_level[index], None, sent)
+        sent.update(prompts(by_level[index]))
+    every = [found.get(index, level) for index, level in enumerate(result.levels)]
+    sized = result.conditions.prompts_sized
     return msgspec.structs.replace(
         result,
-        levels=[found.get(index, level) for index, level in enumerate(result.levels)],
-        warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level))],
+        levels=every,
+        repeats=repeats(every),
+        warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized))],
     )

@@ -5,7 +5,7 @@ Within one ``schema_version`` there are only additions, and a reader accepts key
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from loadtest.errors import ResultError
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
 from loadtest.stats import Dist, Due
+from loadtest.workload import model
 
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
@@ -72,6 +73,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     software: Annotated[dict[str, str], _says("name to version")] = {}
     hardware: Hardware
     scenario: ScenarioRef
+    prompts_sized: Annotated[
+        str | None, _says("how made prompts got their lengths, such as: by the tokenizer in ./llama-3, exactly")
+    ] = None
     not_comparable: Annotated[
         list[str], _says("why the figures are not those of the scenario as it stands; empty: they are")
     ] = []
@@ -90,8 +94,20 @@ class TokenLengths(msgspec.Struct, frozen=True, kw_only=True):
     """One direction of the workload: what was asked for and what was seen, over the window's ok requests."""
 
     requested: Annotated[str, _says("as the scenario has it: 128 or uniform(64, 192)")]
-    asked: Annotated[Lengths, _says("what these requests asked for")]
-    observed: Annotated[Lengths, _says("what they had; n is smaller than asked's when some are unknown")]
+    asked: Annotated[Lengths, _says("what these requests asked for; without those of which nobody asked a length")]
+    observed: Annotated[Lengths, _says("what they had; without those of which it is unknown")]
+    observed_per_asked: Annotated[
+        float | None, _says("total observed ÷ total asked, of the requests that have both; null: none has")
+    ] = None
+
+
+class DataRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that requests were taken from."""
+
+    source: Annotated[str, _says("file name")]
+    sha256: Annotated[str, _says("of the file")]
+    rows: Annotated[int, _says("rows that could be played, the skipped ones left out")]
+    order: Annotated[str | None, _says("file, shuffle or random; null: at the times of a trace")] = None
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +116,14 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: TokenLengths
     output_tokens: TokenLengths
     source: Annotated[Source, _says("where the token counts come from; mixed when requests differ in it")]
-    repeated_prompts: Annotated[int | None, _says("prompts sent more than once")] = None
+    repeated_prompts: Annotated[
+        int | None,
+        _says("requests of the level sent with a whole input that the run had sent before; null: not known"),
+    ] = None
     cached_input_tokens: Annotated[
         int | None, _says("input tokens the server took from its cache, total of the window; null: not said")
     ] = None
+    data: Annotated[list[DataRef], _says("files that requests were taken from; empty: all text was made")] = []
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +169,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second over the window."""
 
-    target_per_s: Annotated[float | None, _says("asked; null for a closed loop")] = None
+    target_per_s: Annotated[
+        float | None, _says("asked; null for a closed loop, and of sessions, whose rate is sessions.target_per_s")
+    ] = None
     offered_per_s: Annotated[float | None, _says("sent ÷ window")] = None
     completed_per_s: Annotated[float | None, _says("ok ÷ window")] = None
     good_per_s: Annotated[float | None, _says("met every SLO ÷ window; null without an SLO")] = None
@@ -171,7 +193,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests in flight (sent and not done) over the window."""
+    """Requests in flight (sent and not done), or sessions going on, over the window."""
 
     mean: Annotated[float | None, _says("time-weighted")] = None
     peak: Annotated[int | None, _says("exact")] = None
@@ -189,6 +211,11 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, tuple[float, float]] | None, _says("95 % confidence interval of each percentile of ok")
     ] = None
     excluded: Annotated[int, _says("ok requests of the window for which it is undefined")] = 0
+
+    @property
+    def met(self) -> Dist | Due:
+        """What users met: with the failures inside, where there are any."""
+        return self.due if self.due and self.due.failed else self.ok
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +275,64 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload of a mix by itself, in the same window; the parts add up to the level."""
+
+    name: str
+    weight: Annotated[float, _says("how often it is asked, compared with the others")]
+    counts: Counts
+    workload: Workload
+    rates: Rates
+    throughput: Annotated[Throughput, _says("over the window")]
+    latency: Latency
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """The same turn of all sessions of the level."""
+
+    turn: Annotated[int, _says("from 1")]
+    counts: Counts
+    input_tokens: Annotated[Lengths, _says("observed, the history included, of the window's ok requests")]
+    cached_input_tokens: Annotated[int | None, _says("of these, what came from the server's cache; null: not said")]
+    ttft_ms: Metric
+    e2e_ms: Metric
+
+
+class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a level that asked one model, or adapter, of several."""
+
+    model: str
+    counts: Counts
+    ttft_ms: Metric
+    e2e_ms: Metric
+
+
+class Sessions(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversations of a level, warm-up included.
+
+    Conservation: started = completed + abandoned + failed + cut_short.
+    """
+
+    started: int
+    completed: Annotated[int, _says("had all their turns, each ok")]
+    abandoned: Annotated[int, _says("left by the user before, as the scenario has it")]
+    failed: Annotated[int, _says("ended by a turn that failed")]
+    cut_short: Annotated[int, _says("still going on when the sending ended")]
+    mean_turns: Annotated[float, _says("turns that became due ÷ started")]
+    target_per_s: Annotated[float | None, _says("asked; null for a closed loop and a trace")] = None
+    started_per_s: Annotated[float | None, _says("sessions whose first turn was due in the window ÷ window")] = None
+    concurrency: Annotated[Concurrency, _says("from the first turn sent to the last one done, thinking included")]
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The light stream beside the load, in the same window. It is in no other figure of the level."""
+
+    rate_per_s: Annotated[float, _says("asked")]
+    counts: Counts
+    latency: Latency
+    errors: list[ErrorGroup] = []
+
+
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """One limit and how the level stood to it."""
 
@@ -288,6 +373,35 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     client: Client
     server: Annotated[dict[str, Any] | None, _says("scraped from or reported by the server")] = None
     slo: list[SloResult] = []
+    model: Annotated[str | None, _says("asked in this level; null: the run's, conditions.endpoint.model")] = None
+    repeat: Annotated[int, Meta(ge=1, description="which playing of the same level it is, from 1")] = 1
+    workloads: Annotated[list[Part], _says("each workload of a mix; empty: there is one")] = []
+    turns: Annotated[list[Turn], _says("of conversations; empty: there are none")] = []
+    sessions: Annotated[Sessions | None, _says("null: there are no conversations")] = None
+    models: Annotated[list[ModelPart], _says("where a workload asks several; empty: none does")] = []
+    probe: Annotated[ProbeResult | None, _says("null: there is no probe stream")] = None
+
+
+class Across(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over the repeats of a level."""
+
+    median: float
+    min: float
+    max: float
+
+
+class Repeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A level that was played several times. A figure that one of its repeats does not have is null."""
+
+    name: Annotated[str, _says("of the levels, without which repeat it is")]
+    planned: Annotated[int, _says("how many times it was to be played")]
+    n: Annotated[int, _says("of these, complete and valid; the figures are theirs")]
+    output_tokens_per_s: Across | None = None
+    requests_per_s: Across | None = None
+    ttft_p50_ms: Annotated[Across | None, _says("failures inside; null where it falls among them")] = None
+    ttft_p99_ms: Annotated[Across | None, _says("the same")] = None
+    tpot_p50_ms: Annotated[Across | None, _says("the same")] = None
+    e2e_p99_ms: Annotated[Across | None, _says("the same")] = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,8 +426,23 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     adaptations: Annotated[list[str], _says("changes made to requests so that the server took them")] = []
     labels: Annotated[dict[str, str], _says("what the user told us with --label")] = {}
     levels: list[LevelResult]
+    repeats: Annotated[list[Repeat], _says("over the levels played several times; empty: there are none")] = []
     verdict: Verdict = Verdict()
     capacity: Annotated[dict[str, Any] | None, _says("the highest load that held the SLOs")] = None
+
+
+def data_of(workloads: Iterable[model.Workload]) -> list[DataRef]:
+    """The files that the requests of ``workloads`` are taken from."""
+    return [
+        DataRef(
+            source=Path(one.rows.source).name,
+            sha256=one.rows.sha256,
+            rows=one.rows.count,
+            order=one.data.order if one.data else None,
+        )
+        for one in workloads
+        if one.rows
+    ]
 
 
 def not_reached(level: Level) -> LevelResult:
@@ -328,12 +457,19 @@ def not_reached(level: Level) -> LevelResult:
         status="not_reached",
         load=level.load,
         batching=level.batching,
+        model=level.model,
+        repeat=level.repeat,
         workload=Workload(
-            input_tokens=lengths(level.input_tokens), output_tokens=lengths(level.output_tokens), source="unknown"
+            input_tokens=lengths(level.input_tokens),
+            output_tokens=lengths(level.output_tokens),
+            source="unknown",
+            data=data_of(level.workloads),
         ),
         window=Window(warmup_s=level.warmup_s, measured_s=None, drain_s=None),
         counts=Counts(),
-        rates=Rates(target_per_s=level.load.mean_rate_per_s()),
+        rates=Rates(
+            target_per_s=None if level.of_sessions or level.load.kind == "trace" else level.load.mean_rate_per_s()
+        ),
         throughput=Throughput(),
         whole_run=Throughput(),
         concurrency=Concurrency(),

@@ -31,6 +31,7 @@ from loadtest.level import Level, LevelRun
 from loadtest.progress import Progress
 from loadtest.records import JOURNAL, Record, read
 from loadtest.redact import Redactor, secrets_of
+from loadtest.repeats import repeats
 from loadtest.result import (
     Conditions,
     Endpoint,
@@ -113,6 +114,7 @@ def run(options: Options, progress: Progress) -> Outcome:
             write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
             error: LoadtestError | None = None
             offset = 0
+            sent: set[int] = set()  # hashes of prompts
             try:
                 for level in levels:
                     if interrupts.count:
@@ -123,10 +125,12 @@ def run(options: Options, progress: Progress) -> Outcome:
                     log.info("level %d: %s", level.index + 1, level.name)
                     went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
                     # numpy comes with it, and the run's first request need not wait for that
+                    from loadtest.columns import prompts
                     from loadtest.summary import summarise
 
                     records, offset = read(folder / JOURNAL, offset)
-                    played.append(summarise(level, records, went))
+                    played.append(summarise(level, records, went, sent))
+                    sent.update(prompts(records))
                     write(_so_far(result, played, levels), folder)
                     target.check()
                     if error := _ended_badly(level, went, records):
@@ -323,11 +327,10 @@ def _begun(
 
 
 def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Level]) -> Result:
-    found = [text for level in played for text in caveats(level)]
+    found = [text for level in played for text in caveats(level, result.conditions.prompts_sized)]
+    every = [*played, *(not_reached(level) for level in levels[len(played) :])]
     return msgspec.structs.replace(
-        result,
-        warnings=[*result.warnings, *dict.fromkeys(found)],
-        levels=[*played, *(not_reached(level) for level in levels[len(played) :])],
+        result, warnings=[*result.warnings, *dict.fromkeys(found)], levels=every, repeats=repeats(every)
     )
 
 

@@ -17,14 +17,26 @@ FLOORS = [
     {"engine", "reports"},
     {"forecast"},
     {"plan"},
-    {"endpoints", "scenario", "summary", "caveats", "reconcile", "result"},
-    {"wire", "records", "target", "progress", "calibration"},
+    {
+        "endpoints",
+        "scenario",
+        "summary",
+        "parts",
+        "client",
+        "sessions",
+        "measures",
+        "caveats",
+        "reconcile",
+        "result",
+        "repeats",
+    },
+    {"wire", "records", "columns", "target", "progress", "calibration"},
     {"level"},
     {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host", "whole"},
 ]
 PURE = {
-    "schedule", "stats", "abort", "duration", "summary", "caveats", "reconcile", "plan", "reports", "level", "redact",
-    "errors", "forecast",
+    "schedule", "stats", "abort", "duration", "summary", "parts", "client", "sessions", "measures", "columns",
+    "repeats", "caveats", "reconcile", "plan", "reports", "level", "redact", "errors", "forecast",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest import summary
+from loadtest import measures, summary
 from loadtest.level import LevelRun
 from loadtest.records import Record
 from loadtest.stats import Dist
@@ -27,9 +28,9 @@ class Plant:
 
     patch: pytest.MonkeyPatch
 
-    def into(self, step: str, change: Callable[[Any], Any]) -> None:
-        real = getattr(summary, step)
-        self.patch.setattr(summary, step, lambda *args, **kwargs: change(real(*args, **kwargs)))
+    def into(self, step: str, change: Callable[[Any], Any], room: ModuleType = measures) -> None:
+        real = getattr(room, step)
+        self.patch.setattr(room, step, lambda *args, **kwargs: change(real(*args, **kwargs)))
 
 
 @pytest.fixture
@@ -104,30 +105,30 @@ def test_no_level_that_could_have_been_played_is_called_contradictory(seed: int,
 @pytest.mark.parametrize(
     ("step", "change", "says"),
     [
-        ("_counts", lambda it: replace(it, scheduled=it.scheduled + 1), "are counted as scheduled"),
-        ("_counts", lambda it: replace(it, ok=it.ok - 1, timed_out=it.timed_out + 1), "the counts of ok, timed_out"),
-        ("_counts", lambda it: replace(it, in_window=it.in_window - 1), "were due in the window and"),
-        ("_errors", lambda it: it[1:], "errors are listed"),
-        ("_finish_reasons", lambda it: {**it, "stop": 5}, "finish reasons are listed"),
-        ("_rates", lambda it: replace(it, completed_per_s=1.01 * it.completed_per_s), "completed_per_s of"),
-        ("_rates", lambda it: replace(it, offered_per_s=1.01 * it.offered_per_s), "offered_per_s of"),
-        ("_rates", lambda it: replace(it, offered_per_s=1.01 * it.offered_per_s), "Little's law does not hold"),
+        ("counts", lambda it: replace(it, scheduled=it.scheduled + 1), "are counted as scheduled"),
+        ("counts", lambda it: replace(it, ok=it.ok - 1, timed_out=it.timed_out + 1), "the counts of ok, timed_out"),
+        ("counts", lambda it: replace(it, in_window=it.in_window - 1), "were due in the window and"),
+        ("errors", lambda it: it[1:], "errors are listed"),
+        ("finish_reasons", lambda it: {**it, "stop": 5}, "finish reasons are listed"),
+        ("rates", lambda it: replace(it, completed_per_s=1.01 * it.completed_per_s), "completed_per_s of"),
+        ("rates", lambda it: replace(it, offered_per_s=1.01 * it.offered_per_s), "offered_per_s of"),
+        ("rates", lambda it: replace(it, offered_per_s=1.01 * it.offered_per_s), "Little's law does not hold"),
         ("_window", lambda it: replace(it, measured_s=10.0), "the window lasts 10.0 s in the result and 9.0 s"),
         ("_window", lambda it: replace(it, measured_s=None), "the window is said to last None s"),
         ("_bounds", lambda it: it._replace(end=9000.0), "the window lasts 8.0 s in the result and 9.0 s"),
-        ("_concurrency", lambda it: replace(it, mean=1.01 * it.mean), "by counting over time"),
-        ("_concurrency", lambda it: replace(it, mean=1.01 * it.mean), "Little's law does not hold"),
-        ("_concurrency", lambda it: replace(it, peak=it.peak + 1), "by counting over time"),
-        ("_throughput", lambda it: replace(it, output_tokens_per_s=2 * it.output_tokens_per_s), "output tokens"),
-        ("_throughput", lambda it: replace(it, events_per_s=1.1 * it.events_per_s), "events of"),
-        ("_throughput", lambda it: replace(it, total_tokens_per_s=it.output_tokens_per_s), "input and output tokens"),
+        ("concurrency", lambda it: replace(it, mean=1.01 * it.mean), "by counting over time"),
+        ("concurrency", lambda it: replace(it, mean=1.01 * it.mean), "Little's law does not hold"),
+        ("concurrency", lambda it: replace(it, peak=it.peak + 1), "by counting over time"),
+        ("throughput", lambda it: replace(it, output_tokens_per_s=2 * it.output_tokens_per_s), "output tokens"),
+        ("throughput", lambda it: replace(it, events_per_s=1.1 * it.events_per_s), "events of"),
+        ("throughput", lambda it: replace(it, total_tokens_per_s=it.output_tokens_per_s), "input and output tokens"),
         ("_itl", lambda it: replace(it, ok=replace(it.ok, n=10**6)), "itl_ms has 1000000 samples"),
     ],
 )
 def test_wrong_step_of_the_summary_is_found(
     step: str, change: Callable[[Any], Any], says: str, plant: Plant
 ) -> None:  # fmt: skip
-    plant.into(step, change)
+    plant.into(step, change, summary if hasattr(summary, step) else measures)
     found = reasons(mixed())
     assert any(says in reason for reason in found), found
     assert all("this is a bug in loadtest, please report it" in reason for reason in found)
@@ -135,7 +136,7 @@ def test_wrong_step_of_the_summary_is_found(
 
 def test_more_in_the_window_than_in_the_whole_level_is_found(plant: Plant) -> None:
     amounts = iter([1000.0, 10.0])
-    plant.into("_throughput", lambda it: replace(it, output_tokens_per_s=next(amounts)))
+    plant.into("throughput", lambda it: replace(it, output_tokens_per_s=next(amounts)))
     assert any("output tokens arrived in the window and" in reason for reason in reasons(mixed()))
 
 
@@ -172,7 +173,7 @@ def test_percentiles_that_failures_cannot_give_are_found(change: Callable[[Any],
 
 
 def test_samples_that_went_missing_are_found(plant: Plant) -> None:
-    plant.into("_metric", lambda it: replace(it, excluded=it.excluded + 1))
+    plant.into("metric", lambda it: replace(it, excluded=it.excluded + 1))
     assert any("excluded of" in reason for reason in reasons(mixed()))
 
 

@@ -32,8 +32,7 @@ def percentile_value(metric: Metric, name: str) -> float | None:
     """
     if metric.due and name in metric.due.unbounded:
         return math.inf
-    met = metric.due if metric.due and metric.due.failed else metric.ok
-    value: float | None = getattr(met, name)
+    value: float | None = getattr(metric.met, name)
     return value
 
 

@@ -107,7 +107,7 @@ def test_contradiction_is_an_error_of_the_tool_and_marks_the_level(
     play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("loadtest.summary._concurrency", lambda *_: Concurrency(mean=1.0, peak=99))
+    monkeypatch.setattr("loadtest.measures.concurrency", lambda *_: Concurrency(mean=1.0, peak=99))
     text = table(result([play(level(), 50, 5)]), 80, color=False)
     assert [row[0] for row in rows(text)] == ["!"]
     assert "! c=4: invalid, the result contradicts its own records: concurrency is 1 on" in text

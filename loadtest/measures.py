@@ -1,0 +1,264 @@
+"""The figures of any requests of a level: all of them, a part of a mix, a turn, a model, the probe stream. Pure.
+
+Every name and formula is docs/metrics.md's. ``inside`` is always a mask of shape (n,): the requests of the window.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain, compress
+
+import numpy as np
+
+from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, clip, measured
+from loadtest.level import Level, in_words
+from loadtest.records import OUTCOMES, Record
+from loadtest.result import (
+    Concurrency,
+    Counts,
+    ErrorGroup,
+    Latency,
+    Lengths,
+    Metric,
+    Rates,
+    Source,
+    Throughput,
+    TokenLengths,
+    Workload,
+    data_of,
+)
+from loadtest.stats import distribution, due_distribution, significant
+
+# Counts and rates ---------------------------------------------------------------------------------------------
+
+
+def counts(requests: Requests, inside: Mask) -> Counts:
+    """How many there are, and how each of them ended."""
+    records, columns = requests
+    by_outcome = Counter(r.outcome for r in records)
+    return Counts(
+        scheduled=len(records),
+        sent=int(np.count_nonzero(~np.isnan(columns.sent))),
+        resent=sum(r.resent for r in records),
+        in_window=int(np.count_nonzero(inside)),
+        **{outcome: by_outcome[outcome] for outcome in OUTCOMES},
+    )
+
+
+def rates(requests: Requests, inside: Mask, length_s: float | None, target_per_s: float | None) -> Rates:
+    """Requests per second; without a window there is only the one that was asked for."""
+    if length_s is None:
+        return Rates(target_per_s=target_per_s)
+    sent = ~np.isnan(requests.columns.sent)
+    return Rates(
+        target_per_s=target_per_s,
+        offered_per_s=significant(np.count_nonzero(inside & sent) / length_s),
+        completed_per_s=significant(np.count_nonzero(inside & requests.columns.ok) / length_s),
+    )
+
+
+def finish_reasons(records: Sequence[Record]) -> dict[str, int]:
+    """Of the ok ones, the most frequent first."""
+    reasons = Counter(r.finish_reason or "unknown" for r in records if r.outcome == "ok")
+    return dict(reasons.most_common())
+
+
+def errors(records: Sequence[Record]) -> list[ErrorGroup]:
+    """The failed ones by how they failed, the most frequent first."""
+    counts: Counter[tuple[str, int | None]] = Counter()
+    examples: dict[tuple[str, int | None], str] = {}
+    oldest: dict[tuple[str, int | None], float] = {}
+    for record in records:
+        if record.outcome == "ok":
+            continue
+        error = record.error
+        key = (error.kind, _telling(error.status)) if error else (record.outcome, None)
+        counts[key] += 1
+        if error:
+            examples.setdefault(key, error.message)
+        if record.outcome == "cancelled" and record.done_ms is not None:
+            oldest[key] = max(oldest.get(key, 0.0), (record.done_ms - record.intended_ms) / 1000)
+    # How long a request had been waiting when it was cut off tells a slow answer from one that never came.
+    for key, age_s in oldest.items():
+        examples[key] = f"{examples.get(key, 'cut off')} (the oldest {age_s:.1f} s after it was due)"
+    return [
+        ErrorGroup(kind=key[0], status=key[1], count=count, example=examples.get(key))
+        for key, count in counts.most_common()
+    ]
+
+
+def _telling(status: int | None) -> int | None:
+    """A status that is part of what went wrong; a 200 before the stream broke is not."""
+    return status if status is not None and status >= 300 else None
+
+
+# Tokens -------------------------------------------------------------------------------------------------------
+
+
+def throughput(requests: Requests, bounds: Bounds) -> Throughput:
+    """Tokens and events of every ok request that arrived within ``bounds``, whenever the request was due."""
+    if bounds.length_s is None:
+        return Throughput()
+    records, columns = requests
+    ok = columns.ok
+    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
+    last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
+    touches = ok & (last >= bounds.start) & (first <= bounds.end)
+    whole = touches & (first >= bounds.start) & (last <= bounds.end)
+    share = whole.astype(np.float64)
+    # Only the few requests that straddle an end of the window need the times of their events.
+    for index in np.flatnonzero(touches & ~whole).tolist():
+        share[index] = _share_inside(records[index], bounds)
+    output = _rate(columns.output_tokens, share, ok, bounds.length_s)
+    first_inside = (ok & (first >= bounds.start) & (first <= bounds.end)).astype(np.float64)
+    input_ = _rate(columns.input_tokens, first_inside, ok, bounds.length_s)
+    return Throughput(
+        output_tokens_per_s=output,
+        total_tokens_per_s=None if output is None or input_ is None else significant(output + input_),
+        events_per_s=_rate(np.where(columns.streamed, columns.events, np.nan), share, ok, bounds.length_s),
+    )
+
+
+def _rate(amounts: Floats, share: Floats, ok: Mask, length_s: float) -> float | None:
+    """``amounts × share`` per second; None when there are ok requests and not one has an amount."""
+    known = ok & ~np.isnan(amounts)
+    if ok.any() and not known.any():
+        return None
+    return significant(float(np.dot(amounts[known], share[known])) / length_s)
+
+
+def _share_inside(record: Record, bounds: Bounds) -> float:
+    """The share of a streamed request's events that arrived within ``bounds``; its tokens are spread alike."""
+    times = _event_times(record)
+    return float(np.mean((times >= bounds.start) & (times <= bounds.end)))
+
+
+def _event_times(record: Record) -> Floats:
+    """When each output event of a streamed request arrived, in ms from t0. Shape (events,), at least one.
+
+    Gaps past the cap of what is kept are unknown: those events are spread evenly up to the last token.
+    """
+    first = record.first_token_ms if record.first_token_ms is not None else record.done_ms
+    times = np.cumsum(np.array([first, *(record.itl_ms or [])], dtype=np.float64))
+    missing = record.events - len(times)
+    if missing > 0 and record.last_token_ms is not None:
+        rest = np.linspace(times[-1], record.last_token_ms, missing + 1)[1:]
+        times = np.concatenate([times, rest])
+    return times
+
+
+def tokens_per_event(columns: Columns, good: Mask) -> float | None:
+    """Output tokens ÷ stream events of the ``good`` requests."""
+    known = good & ~np.isnan(columns.output_tokens) & (columns.events > 0)
+    events = float(columns.events[known].sum())
+    return significant(float(columns.output_tokens[known].sum()) / events) if events else None
+
+
+def workload(level: Level, only: int | None, requests: Requests, inside: Mask) -> Workload:
+    """What was asked and answered: of the whole level, or of ``only`` the workload at that place of its mix."""
+    records, columns = requests
+    good = inside & columns.ok
+    sources: set[Source] = {r.token_source or "unknown" for r in compress(records, good.tolist())}
+    of = level.workloads if only is None else [level.workloads[only]]
+    return Workload(
+        input_tokens=_token_lengths(
+            in_words([one.input_tokens for one in of]), columns.asked_input_tokens[good], columns.input_tokens[good]
+        ),
+        output_tokens=_token_lengths(
+            in_words([one.output_tokens for one in of]), columns.asked_output_tokens[good], columns.output_tokens[good]
+        ),
+        source=sources.pop() if len(sources) == 1 else "mixed" if sources else "unknown",
+        repeated_prompts=None if np.isnan(columns.repeated).all() else int(np.nansum(columns.repeated)),
+        cached_input_tokens=cached_input_tokens(records, good),
+        data=data_of(of),
+    )
+
+
+def cached_input_tokens(records: Sequence[Record], good: Mask) -> int | None:
+    """What the server took from its cache, of the ``good`` requests; None where it did not say."""
+    cached = [r.cached_input_tokens for r in compress(records, good.tolist()) if r.cached_input_tokens is not None]
+    return sum(cached) if cached else None
+
+
+def _token_lengths(requested: str, asked: Floats, observed: Floats) -> TokenLengths:
+    both = ~np.isnan(asked) & ~np.isnan(observed)
+    return TokenLengths(
+        requested=requested,
+        asked=lengths(asked),
+        observed=lengths(observed),
+        observed_per_asked=significant(float(observed[both].sum() / asked[both].sum())) if both.any() else None,
+    )
+
+
+def lengths(tokens: Floats) -> Lengths:
+    """Mean and percentiles of those that are known."""
+    whole = distribution(measured(tokens))
+    return Lengths(n=whole.n, mean=whole.mean, p50=whole.p50, p99=whole.p99)
+
+
+# Times --------------------------------------------------------------------------------------------------------
+
+
+def latency(requests: Requests, inside: Mask) -> Latency:
+    """Every time of the requests ``inside``."""
+    records, columns = requests
+    good = inside & columns.ok
+    failed = inside & ~columns.ok
+    # A failure takes the place of what it was due: a first token unless nothing is streamed here, and TPOT unless a
+    # single token was asked. Whether a failed request was to be streamed only the others can tell.
+    streaming = bool(columns.streamed.any()) or not columns.ok.any()
+    failed_stream = failed & streaming
+    failed_tokens = failed_stream & (columns.asked_output_tokens >= 2)
+    intended, sent = columns.intended, columns.sent
+    first_token = np.where(columns.streamed, columns.first_token, np.nan)
+    first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
+    has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2) & ~columns.in_one_burst
+    generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
+    return Latency(
+        ttft_ms=metric(first_token - intended, good, failed_stream),
+        ttfat_ms=metric(first_answer - intended, good, failed_stream),
+        e2e_ms=metric(columns.ended - intended, good, failed),
+        tpot_ms=metric(generating / np.where(has_tpot, columns.output_tokens - 1, 1.0), good, failed_tokens),
+        itl_ms=_itl(records, good, columns.in_one_burst),
+        lag_ms=metric(sent - intended, good),
+        own_lag_ms=metric(columns.own_lag, good),
+        connect_ms=metric(columns.connect, good),
+        service_ttft_ms=metric(first_token - sent, good),
+        service_e2e_ms=metric(columns.ended - sent, good),
+    )
+
+
+def metric(values: Floats, good: Mask, failed: Mask | None = None) -> Metric:
+    """The distributions of ``values`` over the ``good`` requests, and over these and the ``failed`` ones."""
+    samples = measured(values[good])
+    return Metric(
+        ok=distribution(samples),
+        due=None if failed is None else due_distribution(samples, int(np.count_nonzero(failed))),
+        excluded=int(np.count_nonzero(good)) - len(samples),
+    )
+
+
+def _itl(records: Sequence[Record], good: Mask, in_one_burst: Mask) -> Metric:
+    """Gaps pooled over requests; those without gaps, or with some past the cap, are counted as excluded.
+
+    So are those whose events all arrived at once: a gap needs two arrivals, and 0 ms is not a speed.
+    """
+    chosen = list(compress(records, good.tolist()))
+    gaps = [[] if burst else r.itl_ms or [] for r, burst in zip(chosen, in_one_burst[good].tolist(), strict=True)]
+    pooled = np.fromiter(chain.from_iterable(gaps), dtype=np.float64, count=sum(map(len, gaps)))
+    partial = sum(r.events < 2 or len(kept) < r.events - 1 for r, kept in zip(chosen, gaps, strict=True))
+    return Metric(ok=distribution(pooled), excluded=partial)
+
+
+def concurrency(starts: Floats, ends: Floats, bounds: Bounds) -> Concurrency:
+    """How many of the intervals hold each moment within ``bounds``; one without an end was still going on."""
+    if bounds.length_s is None:
+        return Concurrency()
+    starts, ends = clip(starts, ends, bounds.start, bounds.end)
+    # At each start: what had started by then less what had ended by then. A slot that is free is used again in
+    # the same instant, so an end counts before a start.
+    starts, ends = np.sort(starts), np.sort(ends)
+    in_flight = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    return Concurrency(
+        mean=significant(float((ends - starts).sum()) / 1000 / bounds.length_s),
+        peak=int(in_flight.max(initial=0)),
+    )
