@@ -75,7 +75,7 @@ class Prompts:
 
         The same id is the same text, in every request of runs with the same seed.
         """
-        *whole, last = ids
+        *whole, last = ids[: max(1, math.ceil(tokens / size))]
         start = "".join(self._block(block, size) for block in whole).lstrip(" ")
         return self.prompt(tokens, stream(self._seed, "block", last), start)
 
