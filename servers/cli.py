@@ -10,6 +10,7 @@ from servers.number import Number
 
 # Options that only some tasks know.
 _FOR = {
+    "cuda_graph": ("generate",),
     "prefill_chunk": ("generate",),
     "kv_slots": ("generate",),
     "prefix_cache": ("generate",),
@@ -84,6 +85,12 @@ _SCHEDULERS = ("continuous", "dynamic", "static", "none")
     type=click.Choice(("auto", "fp32", "fp16", "int8")),
     default="auto",
     help="Precision: fp32 or int8 on the CPU, fp16 on CUDA; of a folder with several, the one to take.",
+)
+@click.option(
+    "--cuda-graph",
+    is_flag=True,
+    help="On CUDA, capture a decode step once for each number of requests and replay it. For models that loadtest "
+    "built or converted.",
 )
 @click.option(
     "--prefill-chunk",
@@ -164,6 +171,7 @@ def serve(
     threads: int | None,
     provider: str,
     dtype: str,
+    cuda_graph: bool,
     prefill_chunk: int,
     prefix_cache: bool,
     queue_limit: int | None,
@@ -221,6 +229,7 @@ def serve(
         threads=threads,
         provider=provider,
         dtype=dtype,
+        cuda_graph=cuda_graph,
         host=host,
         port=port,
         drain_timeout_s=drain_timeout,

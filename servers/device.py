@@ -80,8 +80,11 @@ def check_session(provider: Provider, session_providers: list[str]) -> None:
         )
 
 
-def open_session(graph: bytes | Path, provider: Provider, threads: int) -> Any:
+def open_session(graph: bytes | Path, provider: Provider, threads: int, *, cuda_graph: bool = False) -> Any:
     """An ONNX Runtime session of a graph, in memory or in a file, on ``provider``.
+
+    With ``cuda_graph`` a run whose option ``gpu_graph_id`` is not "-1" is captured under that number, and replayed
+    when the number comes again.
 
     Raises:
         FellBack: it does not run there.
@@ -98,8 +101,9 @@ def open_session(graph: bytes | Path, provider: Provider, threads: int) -> Any:
     # beside one busy process).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     source = graph if isinstance(graph, bytes) else str(graph)
+    chosen: Any = (PROVIDERS[provider], {"enable_cuda_graph": "1"}) if cuda_graph else PROVIDERS[provider]
     try:
-        session = onnxruntime.InferenceSession(source, options, providers=[PROVIDERS[provider]])
+        session = onnxruntime.InferenceSession(source, options, providers=[chosen])
     except Exception as error:  # its exceptions have no base class of their own
         where = "" if isinstance(graph, bytes) else f" {graph}"
         raise StartError(f"onnxruntime {onnxruntime.__version__} cannot load{where}: {error}") from error

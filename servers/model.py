@@ -30,6 +30,8 @@ class Model(ABC):
         slots: int,
         max_seq_len: int,
         threads: int,
+        *,
+        cuda_graph: bool = False,
     ) -> None:
         self.bundle = bundle
         self.layout = layout
@@ -37,6 +39,7 @@ class Model(ABC):
         self.slots = slots
         self.max_seq_len = max_seq_len
         self.threads = threads
+        self.cuda_graph = cuda_graph
         self.tokens: NDArray[np.int64] = np.zeros(slots, np.int64)
         self.lengths: NDArray[np.int32] = np.zeros(slots, np.int32)
         self._session = session
@@ -71,22 +74,33 @@ class Model(ABC):
         """Put what ``source`` holds into ``target``, whose own content is lost."""
 
 
-def load(bundle: Bundle, provider: Provider, *, slots: int, max_seq_len: int, threads: int) -> Model:
+def load(
+    bundle: Bundle, provider: Provider, *, slots: int, max_seq_len: int, threads: int, cuda_graph: bool = False
+) -> Model:
     """The model of ``bundle`` on ``provider``, with a cache of ``slots`` sequences of ``max_seq_len`` tokens.
+
+    ``cuda_graph``: decode steps are captured once for each number of rows, and replayed.
 
     Raises:
         FellBack: the session does not run on the device that was chosen.
-        StartError: ONNX Runtime cannot load the graph, or its layout cannot be served.
+        StartError: ONNX Runtime cannot load the graph, its layout cannot be served, or not with ``cuda_graph``.
         MemoryError: the slots do not fit.
     """
     from servers.growing import GrowingModel
     from servers.shared import BuilderModel, SharedModel
 
-    session = open_session(bundle.path, provider, threads)
+    if cuda_graph and provider != "cuda":
+        raise StartError("--cuda-graph needs CUDA, and the model runs on the CPU; leave it out")
+    session = open_session(bundle.path, provider, threads, cuda_graph=cuda_graph)
     layout = read_layout(bundle, session)
+    if cuda_graph and layout.kind != "slots":
+        raise StartError(
+            f"--cuda-graph: the inputs of {bundle.name} change their shape with each step ({layout.kind} layout); "
+            "leave it out, or serve a model that `loadtest model` wrote"
+        )
     kinds: dict[str, type[Model]] = {"slots": SharedModel, "shared": BuilderModel}
     kind = kinds.get(layout.kind, GrowingModel)
-    return kind(bundle, session, layout, provider, slots, max_seq_len, threads)
+    return kind(bundle, session, layout, provider, slots, max_seq_len, threads, cuda_graph=cuda_graph)
 
 
 def read_layout(bundle: Bundle, session: Any) -> Layout:

@@ -45,6 +45,7 @@ class Settings:
     exit_on_stdin_close: bool
     limits: "Limits"
     http: "Options"
+    cuda_graph: bool = False
     task: str = "generate"
     pooling: str = "auto"
 
@@ -153,6 +154,7 @@ async def _bring_up(settings: Settings, app: "TextApp", failed: Callable[[Except
         card["tokenizer"] = bundle.tokenizer.facts
     facts = _facts(bundle.name, bundle.sha256, bundle.dtype, model.provider, model.threads)
     facts |= {"layout": model.layout.kind, "kv_slots": model.slots, "max_seq_len": model.max_seq_len}
+    facts["cuda_graph"] = model.cuda_graph
     return app.serve(Served(bundle.name, facts, engine, metrics, places=model.slots, card=card))
 
 
@@ -215,7 +217,14 @@ def _load_on(where: device.Provider, settings: Settings) -> Any:
         raise StartError(f"--max-seq-len {max_seq_len}: the {bundle.name} model reaches {longest} tokens")
     threads = settings.threads or max(1, _cores() - 1)
     try:
-        return load(bundle, where, slots=settings.kv_slots, max_seq_len=max_seq_len, threads=threads)
+        return load(
+            bundle,
+            where,
+            slots=settings.kv_slots,
+            max_seq_len=max_seq_len,
+            threads=threads,
+            cuda_graph=settings.cuda_graph,
+        )
     except MemoryError as error:
         raise StartError(
             f"not enough memory for {settings.kv_slots} slots of {max_seq_len} tokens; "

@@ -24,13 +24,12 @@ class SharedModel(Model):
     def _allocate(self) -> None:
         import onnxruntime
 
-        layout, slots, max_seq_len = self.layout, self.slots, self.max_seq_len
         self._ort = onnxruntime
-        self._cuda = self.provider == "cuda"
+        layout, slots, max_seq_len = self.layout, self.slots, self.max_seq_len
         pool = (layout.layers, 2, slots, layout.kv_heads, max_seq_len, layout.head_dim)
-        if self._cuda:
+        if self._staged:
             # Zeros, not whatever was there: a masked NaN is still a NaN once it is multiplied by zero.
-            self._pool = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(pool, self._real), "cuda", 0)
+            self._pool = self._on_device(np.zeros(pool, self._real))
             self._pool_address = self._pool.data_ptr()
             self._copy = _SlotCopier(layout, self.provider, max_seq_len)
         else:
@@ -45,8 +44,14 @@ class SharedModel(Model):
         self._total = np.zeros((), np.int32)
         self._next = np.zeros(slots, np.int64)
         self._logits = np.zeros((slots, layout.vocab), np.float32)
-        self._bindings: OrderedDict[tuple[int, int, int], _Binding] = OrderedDict()
+        self._steps: dict[int, _Binding] = {}  # by rows; kept for ever, as a captured graph knows their addresses
+        self._chunks: OrderedDict[tuple[int, int], _Binding] = OrderedDict()  # by slot and tokens
         self._last: _Binding | None = None
+
+    @property
+    def _staged(self) -> bool:
+        """Whether the model's memory is not the host's, so that what it takes and gives must be copied."""
+        return self.provider != "cpu"
 
     def prefill(self, slot: int, tokens: list[int]) -> int:
         count = len(tokens)
@@ -55,7 +60,14 @@ class SharedModel(Model):
         self._prompt_last[0] = count - 1
         self._prompt_length[0] = length - 1
         self._total[...] = length
-        self._run(slot, 1, count)
+        binding = self._chunks.get((slot, count))
+        if binding is None:
+            binding = self._chunks[slot, count] = self._bind(slot, 1, count)
+            if len(self._chunks) > _BINDINGS:
+                self._chunks.popitem(last=False)
+        else:
+            self._chunks.move_to_end((slot, count))
+        self._run(binding)
         self.lengths[slot] = length
         token = int(self._next[0])
         self.tokens[slot] = token
@@ -63,8 +75,13 @@ class SharedModel(Model):
 
     def decode(self, count: int) -> list[int]:
         lengths = self.lengths[:count]
-        self._total[...] = lengths.max() + 1
-        self._run(0, count, 0)
+        # A replayed step launches what was captured, so there it is the longest that may ever be. The rows' own
+        # lengths, which decide what is attended to, are read on the device.
+        self._total[...] = self.max_seq_len if self.cuda_graph else lengths.max() + 1
+        binding = self._steps.get(count)
+        if binding is None:
+            binding = self._steps[count] = self._bind(0, count, 0)
+        self._run(binding)
         lengths += 1
         self.tokens[:count] = self._next[:count]
         next_tokens: list[int] = self._next[:count].tolist()
@@ -82,7 +99,7 @@ class SharedModel(Model):
 
     def move(self, source: int, target: int) -> None:
         length = int(self.lengths[source])
-        if self._cuda:
+        if self._staged:
             self._copy(self._addresses(source), self._addresses(target))
         else:
             self._pool[:, :, target, :, :length] = self._pool[:, :, source, :, :length]
@@ -94,22 +111,16 @@ class SharedModel(Model):
         stride = self.slots * self._slot_bytes
         return [self._pool_address + i * stride + slot * self._slot_bytes for i in range(2 * self.layout.layers)]
 
-    def _run(self, slot: int, rows: int, chunk: int) -> None:
-        """Run a prefill of ``chunk`` tokens in ``slot``, or (0) a decode step of ``rows`` slots from ``slot`` on."""
-        key = (slot, rows, chunk)
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = self._bindings[key] = self._bind(slot, rows, chunk)
-            if len(self._bindings) > _BINDINGS:
-                self._bindings.popitem(last=False)
-        else:
-            self._bindings.move_to_end(key)
+    def _run(self, binding: "_Binding") -> None:
         for value, host in binding.uploads:
             value.update_inplace(host)
-        self._session.run_with_iobinding(binding.io)
+        self._session.run_with_iobinding(binding.io, binding.options)
+        if binding.chosen is not None:
+            self._next[: binding.rows] = binding.chosen.numpy()
         self._last = binding
 
     def _bind(self, slot: int, rows: int, chunk: int) -> "_Binding":
+        """A prefill of ``chunk`` tokens in ``slot``, or (0) a decode step of ``rows`` slots from ``slot`` on."""
         binding = self._bind_cache(slot, rows)
         if chunk:
             self._feed(binding, "input_ids", self._prompt[None, :chunk])
@@ -117,16 +128,21 @@ class SharedModel(Model):
             self._feed(binding, "seqlens_k", self._prompt_length)
         else:
             self._feed(binding, "input_ids", self.tokens[:rows, None])
-            self._feed(binding, "last_idx", self._zeros[:rows])
+            self._feed(binding, "last_idx", self._zeros[:rows], changes=False)
             self._feed(binding, "seqlens_k", self.lengths[:rows])
         _bind_host(binding.io.bind_input, "total_seq", self._total)  # the operator reads it on the host everywhere
-        _bind_host(binding.io.bind_output, "next_token", self._next[:rows])
-        if self._cuda:
-            shape = (rows, self.layout.vocab)
-            binding.logits = self._ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cuda", 0)
+        if self._staged:
+            binding.logits = self._on_device(self._logits[:rows])
             binding.io.bind_ortvalue_output("logits", binding.logits)
         else:
             _bind_host(binding.io.bind_output, "logits", self._logits[:rows])
+        if self.cuda_graph:  # which cannot copy to the host
+            binding.chosen = self._on_device(self._next[:rows])
+            binding.io.bind_ortvalue_output("next_token", binding.chosen)
+            binding.options = self._ort.RunOptions()
+            binding.options.add_run_config_entry("gpu_graph_id", "-1" if chunk else str(rows))
+        else:
+            _bind_host(binding.io.bind_output, "next_token", self._next[:rows])
         return binding
 
     def _bind_cache(self, slot: int, rows: int) -> "_Binding":
@@ -137,15 +153,20 @@ class SharedModel(Model):
                 bind(prefix + name, self.provider, 0, self._real, cache, address)
         return _Binding(io, rows)
 
-    def _feed(self, binding: "_Binding", name: str, host: NDArray[Any]) -> None:
+    def _feed(self, binding: "_Binding", name: str, host: NDArray[Any], *, changes: bool = True) -> None:
         """Bind an input to ``host``, whose content at each run counts."""
-        if self._cuda:
+        if self._staged:
             # Binding a host array copies it once, at that moment; a value on the device can be refilled.
-            value = self._ort.OrtValue.ortvalue_from_numpy(host, "cuda", 0)
+            value = self._on_device(host)
             binding.io.bind_ortvalue_input(name, value)
-            binding.uploads.append((value, host))
+            if changes:
+                binding.uploads.append((value, host))
         else:
             _bind_host(binding.io.bind_input, name, host)
+
+    def _on_device(self, array: NDArray[Any]) -> Any:
+        """An OrtValue beside the model, of the array's shape and content."""
+        return self._ort.OrtValue.ortvalue_from_numpy(array, self.provider, 0)
 
 
 class BuilderModel(SharedModel):
@@ -166,10 +187,9 @@ class BuilderModel(SharedModel):
 
     def decode(self, count: int) -> list[int]:
         lengths = self.lengths[:count]
-        key = (0, count, 0)
-        binding = self._bindings.get(key)
+        binding = self._steps.get(count)
         if binding is None:
-            binding = self._bindings[key] = self._bind_cache(0, count)
+            binding = self._steps[count] = self._bind_cache(0, count)
         mask = (np.arange(lengths.max() + 1) <= lengths[:, None]).astype(np.int64)
         chosen = self._step(binding.io, self.tokens[:count, None], mask, lengths[:, None].astype(np.int64))
         lengths += 1
@@ -202,15 +222,17 @@ class BuilderModel(SharedModel):
 
 
 class _Binding:
-    """A prepared run: its inputs to refill on the device, and its logits if they stay there."""
+    """A prepared run: its inputs to refill on the device, and its logits and the chosen tokens if they stay there."""
 
-    __slots__ = ("io", "logits", "rows", "uploads")
+    __slots__ = ("chosen", "io", "logits", "options", "rows", "uploads")
 
     def __init__(self, io: Any, rows: int) -> None:
         self.io = io
         self.rows = rows
         self.uploads: list[tuple[Any, NDArray[Any]]] = []
         self.logits: Any = None
+        self.chosen: Any = None
+        self.options: Any = None
 
 
 class _SlotCopier:

@@ -7,9 +7,10 @@ import pytest
 from reference import reference
 
 from servers import builder, decoder
-from servers.device import Provider, load_cuda_libraries, why_no_cuda
-from servers.model import PREFILL_CHUNK, load
-from servers.shared import _SlotCopier
+from servers.device import load_cuda_libraries, open_session, why_no_cuda
+from servers.errors import StartError
+from servers.model import PREFILL_CHUNK, Model, load, read_layout
+from servers.shared import SharedModel, _SlotCopier
 from servers.tokenizer import EOS, GENERATED
 
 # Of logits, whose standard deviation is about 1.5.
@@ -18,23 +19,37 @@ TOLERANCES: dict[decoder.Dtype, float] = {"fp32": 3e-5, "fp16": 0.1, "int8": 0.7
 SHAPE = decoder.Shape(layers=2, hidden=64, heads=4, kv_heads=2, inter=96, vocab=320, max_seq_len=256)
 NO_CUDA = why_no_cuda()
 # ONNX Runtime's CPU kernels run CUDA's float16 graph too, so its arithmetic is checked on every machine.
+# So is the way over a device's memory, with a copy of everything in the host's memory as the device.
+CUDA = pytest.mark.skipif(NO_CUDA is not None, reason=str(NO_CUDA))
 DEVICES: list[Any] = [
-    ("cpu", "fp32"),
-    ("cpu", "fp16"),
-    ("cpu", "int8"),
-    pytest.param(("cuda", "fp16"), marks=pytest.mark.skipif(NO_CUDA is not None, reason=str(NO_CUDA))),
+    ("cpu", "fp32", ""),
+    ("cpu", "fp16", ""),
+    ("cpu", "int8", ""),
+    ("cpu", "fp32", "staged"),
+    ("cpu", "fp32", "captured"),
+    pytest.param(("cuda", "fp16", ""), marks=CUDA),
+    pytest.param(("cuda", "fp16", "captured"), marks=CUDA),
 ]
+
+
+class Staged(SharedModel):
+    """A model whose memory nobody reads or writes but by copies."""
+
+    _staged = True  # type: ignore[assignment]
+
+    def _on_device(self, array: Any) -> Any:
+        return super()._on_device(array.copy())
 
 
 class Checked:
     """The model and, beside it, what each of its slots should hold."""
 
-    def __init__(self, bundle: builder.Built, provider: Provider, slots: int) -> None:
-        self.model = load(bundle, provider, slots=slots, max_seq_len=256, threads=1)
+    def __init__(self, bundle: builder.Built, model: Model) -> None:
+        self.model = model
         self.shape = bundle.shape
         self.tolerance = TOLERANCES[bundle.dtype]
         self.weights = decoder.random_weights(bundle.shape, builder.SEED)
-        self.sequences: list[list[int]] = [[] for _ in range(slots)]
+        self.sequences: list[list[int]] = [[] for _ in range(model.slots)]
 
     def check(self, slot: int, row: int, token: int) -> None:
         expected = reference(self.shape, self.weights, self.sequences[slot]) + decoder.logits_mask(self.shape)
@@ -67,12 +82,18 @@ def prompt(length: int, seed: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=DEVICES, ids="-".join)
 def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
-    provider, dtype = request.param
+    provider, dtype, way = request.param
     if provider == "cuda":
         load_cuda_libraries()
     folder = tmp_path_factory.mktemp("small")
     builder.write(folder, "small", SHAPE, dtype)
-    return Checked(builder.read(folder), provider, slots=5)
+    bundle = builder.read(folder)
+    if way and provider == "cpu":
+        session = open_session(bundle.path, "cpu", 1)
+        layout = read_layout(bundle, session)
+        return Checked(bundle, Staged(bundle, session, layout, "cpu", 5, 256, 1, cuda_graph=way == "captured"))
+    cuda_graph = way == "captured"
+    return Checked(bundle, load(bundle, provider, slots=5, max_seq_len=256, threads=1, cuda_graph=cuda_graph))
 
 
 def test_a_whole_prompt(checked: Checked) -> None:
@@ -131,6 +152,33 @@ def test_the_graph_is_valid(dtype: decoder.Dtype) -> None:
         if node.op_type == "SimplifiedLayerNormalization":
             node.op_type = "RMSNormalization"
     onnx.checker.check_model(model, full_check=True)
+
+
+def test_a_step_is_captured_once_for_each_number_of_rows_and_a_prompt_never(bundle: builder.Built) -> None:
+    session = open_session(bundle.path, "cpu", 1)
+    model = Staged(bundle, session, read_layout(bundle, session), "cpu", 3, 64, 1, cuda_graph=True)
+    seen: list[tuple[str, int]] = []
+
+    class Watched:
+        def run_with_iobinding(self, io: Any, options: Any) -> None:
+            seen.append((options.get_run_config_entry("gpu_graph_id"), id(io)))
+            session.run_with_iobinding(io, options)
+
+        io_binding = session.io_binding
+
+    model._session = Watched()
+    for slot in range(3):
+        model.prefill(slot, prompt(5 + slot, slot))
+    for count in (3, 2, 3, 1, 2):
+        model.decode(count)
+    assert [graph for graph, _ in seen] == ["-1", "-1", "-1", "3", "2", "3", "1", "2"]
+    steps = seen[3:]
+    assert len(set(steps)) == 3, "the addresses that were captured must be those of every later step"
+
+
+def test_capturing_is_refused_where_it_cannot_be(bundle: builder.Built) -> None:
+    with pytest.raises(StartError, match="--cuda-graph needs CUDA, and the model runs on the CPU; leave it out"):
+        load(bundle, "cpu", slots=1, max_seq_len=64, threads=1, cuda_graph=True)
 
 
 def test_slots_are_copied_on_the_device_by_a_graph(bundle: builder.Built) -> None:

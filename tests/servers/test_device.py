@@ -29,6 +29,24 @@ def test_a_session_that_fell_back_is_refused() -> None:
         check_session("cuda", ["CPUExecutionProvider"])
 
 
+def test_a_session_that_captures_is_asked_for_by_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    asked = []
+
+    class Session:
+        def __init__(self, source: bytes, options: object, providers: list[object]) -> None:
+            asked.append(providers)
+
+        def get_providers(self) -> list[str]:
+            return ["CUDAExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    for cuda_graph in (False, True):
+        device.open_session(b"", "cuda", 1, cuda_graph=cuda_graph)
+    assert asked == [["CUDAExecutionProvider"], [("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]]
+
+
 class Driver:
     def __init__(self, init: int, devices: int) -> None:
         self.init, self.devices = init, devices

@@ -12,7 +12,7 @@ from exported import SHAPE, WEIGHTS
 from onnx import TensorProto, helper
 from reference import reference
 
-from servers import catalog
+from servers import catalog, device, model
 from servers.errors import StartError
 from servers.model import Model, load
 
@@ -258,6 +258,17 @@ def test_another_models_tokenizer_is_refused(tmp_path: Path) -> None:
     tokenizer.add_tokens([f"more{i}" for i in range(100)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     refused(tmp_path, "knows 320 tokens, and its tokenizer 4")
+
+
+def test_a_layout_whose_steps_change_their_shape_cannot_be_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported.write(tmp_path, "builder")
+    monkeypatch.setattr(model, "open_session", lambda path, *_, **__: device.open_session(path, "cpu", 1))
+    with pytest.raises(
+        StartError, match=r"--cuda-graph: the inputs of .* change their shape .*shared layout.*leave it"
+    ):
+        load(catalog.find(str(tmp_path), "auto", "cuda"), "cuda", slots=1, max_seq_len=64, threads=1, cuda_graph=True)
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

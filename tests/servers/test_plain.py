@@ -259,6 +259,7 @@ def test_options_of_generation_are_refused(tmp_path: Path) -> None:
         ("infer", "--prefix-cache"),
         ("infer", "--prefill-chunk", "128"),  # its default, and yet it would do nothing
         ("infer", "--sse-keep-alive", "1"),
+        ("infer", "--cuda-graph"),
         ("infer", "--max-seq-len", "64"),
         ("infer", "--pooling", "cls"),
         ("embed", "--kv-slots", "16"),

@@ -127,11 +127,13 @@ def test_an_unknown_host_is_one_clear_error() -> None:
     assert error.count("\n") == 1
 
 
-def test_cuda_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_that_is_not_there_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "why_no_cuda", lambda: "no NVIDIA driver on this machine")
     code, error = refuse("--provider", "cuda")
     assert (code, error.count("\n")) == (3, 1)
     assert error.startswith("error: --provider cuda: no NVIDIA driver on this machine; use --provider cpu")
+    code, error = refuse("--cuda-graph")
+    assert (code, error) == (3, "error: --cuda-graph needs CUDA, and the model runs on the CPU; leave it out\n")
 
 
 def settings(**changes: Any) -> Settings:
