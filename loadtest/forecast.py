@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,7 +11,10 @@ import msgspec
 from loadtest import plan
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
+from loadtest.workload import datasets
+from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
+from loadtest.workload.rows import Reader
 
 SHOWN_ARRIVALS = 6
 BARS = 16
@@ -51,13 +54,14 @@ class Spread(msgspec.Struct, frozen=True):
 class WorkloadForecast(msgspec.Struct, frozen=True):
     """One kind of request over all levels that play it. Lengths of None are known only when it is played.
 
+    What was asked is ``data`` where the lengths are those of the file, and None where there are none to ask for.
     ``input_tokens`` are the prompt's own. ``sent_tokens`` are there where they are more than these: shared prefixes
     (on average) and the conversation so far, with answers as long as asked.
     """
 
     name: str
-    input_asked: str
-    output_asked: str
+    input_asked: str | None
+    output_asked: str | None
     input_tokens: Spread | None
     sent_tokens: Spread | None
     output_tokens: Spread | None
@@ -156,16 +160,21 @@ class _Seen(msgspec.Struct, frozen=True):
 
 def forecast(
     scenario: Source, levels: Sequence[Level], seed: int, *, target: str | None, workers: int, cooldown_s: float,
-    prices: Prices | None, warnings: Sequence[str],
+    prices: Prices | None, warnings: Sequence[str], count: Callable[[str], int],
 ) -> Forecast:  # fmt: skip
-    """What playing ``levels`` with ``seed`` would send: the very requests and instants, as far as they are counted."""
+    """What playing ``levels`` with ``seed`` would send: the very requests and instants, as far as they are counted.
+
+    ``count`` gives the tokens of a text of the user's data that comes without its length.
+    """
     found: list[LevelForecast] = []
     lengths: dict[Workload, list[_Seen]] = {}
     for level in levels:
         first, times = _times(level, seed, max(_TIMES_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
-        seen, sessions, whole = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
-        for workload, ask in seen:
-            lengths.setdefault(level.workloads[workload], []).append(ask)
+        seen, sessions, whole = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT), count)
+        for workload in level.workloads:
+            lengths.setdefault(workload, [])
+        for place, ask in seen:
+            lengths[level.workloads[place]].append(ask)
         found.append(_level(level, first, times, [ask for _, ask in seen], sessions, whole, prices))
     workloads = [_workload(workload, asks) for workload, asks in lengths.items()]
     return Forecast(
@@ -190,33 +199,43 @@ def _times(level: Level, seed: int, most: int) -> tuple[list[float], list[float]
 
 
 def _look(
-    level: Level, seed: int, times: Sequence[float] | None, most: int
-) -> tuple[list[tuple[int, _Seen]], int | None, bool]:
+    level: Level, seed: int, times: Sequence[float] | None, most: int, count: Callable[[str], int]
+) -> tuple[list[tuple[int, _Seen]], int, bool]:
     """The plan's first requests with the workload of each, how many sessions they are, and whether these are all."""
-    context: dict[int, float] = {}
+    readers = [Reader(workload.rows) if workload.rows else None for workload in level.workloads]
     seen: list[tuple[int, _Seen]] = []
-    talks = any(workload.conversation for workload in level.workloads)
-    bounded = level.requests is not None or times is not None
+    arrivals = sessions = 0
+    before = 0.0  # the conversation so far; the turns of a session follow each other
+    whole = level.requests is not None or times is not None
     for request in plan.requests(level, seed, 0, 1):
-        begins = request.session is None or request.session not in context
-        if begins and times is not None and (len(context) if talks else len(seen)) == len(times):
-            return seen, len(context) if talks else None, True
+        begins = request.turn in (None, 1)
+        if begins and times is not None and arrivals == len(times):
+            break
         if len(seen) == most:
-            return seen, None, False
-        workload = level.workloads[request.workload]
-        before = context.get(request.session, 0.0) if request.session is not None else 0.0
-        sent = None
-        if request.input_tokens is not None:
-            prefix = workload.prefix
-            sent = before + request.input_tokens + (prefix.share * prefix.tokens if prefix and begins else 0.0)
-        if request.session is not None:
-            context[request.session] = (sent or 0.0) + (request.output_tokens or 0)
-        seen.append((request.workload, _Seen(request.input_tokens, sent, request.output_tokens)))
-    return seen, len(context) if talks else None, bounded
+            whole = False
+            break
+        arrivals += begins
+        sessions += request.turn == 1
+        workload, own, answer = level.workloads[request.workload], request.input_tokens, request.output_tokens
+        before = 0.0 if begins else before
+        if begins and workload.prefix:
+            before = workload.prefix.share * workload.prefix.tokens
+        if (reader := readers[request.workload]) is not None and request.row is not None:
+            turn = reader.row(request.row).turns[(request.turn or 1) - 1]
+            own = datasets.input_tokens(turn, count) if own is None else own
+            answer = datasets.output_tokens(turn, count) if answer is None else answer
+        # The prompts of a trace are as long as they were sent, history and all.
+        sent = None if own is None else own if level.load.kind == "trace" else before + own
+        seen.append((request.workload, _Seen(own, sent, answer)))
+        before = (sent or 0.0) + (answer or 0)
+    for reader in readers:
+        if reader is not None:
+            reader.close()
+    return seen, sessions, whole
 
 
 def _level(
-    level: Level, first: Sequence[float], times: Sequence[float] | None, seen: Sequence[_Seen], sessions: int | None,
+    level: Level, first: Sequence[float], times: Sequence[float] | None, seen: Sequence[_Seen], sessions: int,
     whole: bool, prices: Prices | None,
 ) -> LevelForecast:  # fmt: skip
     count, requests = _count(level, times, len(seen), whole)
@@ -242,7 +261,7 @@ def _level(
         grace_s=level.grace_s,
         count=count,
         requests=requests,
-        sessions=sessions,
+        sessions=sessions if whole and sessions else None,
         probe_requests=probes,
         mean_input_tokens=input_,
         mean_output_tokens=output,
@@ -255,21 +274,21 @@ def _level(
 
 def _count(level: Level, times: Sequence[float] | None, looked_at: int, whole: bool) -> tuple[Count, int | None]:
     """How many requests a level has, and what that number is."""
+    talks = any(workload.conversation for workload in level.workloads)
+    # What a time may cut short: a number of requests, or the later turns of a session.
+    bounded: Count = "at_most" if level.duration_s is not None and (talks or level.load.kind == "closed") else "exact"
     if level.load.kind == "closed":
-        if level.requests is None:
-            return "unknown", None
-        return ("exact" if level.duration_s is None else "at_most"), level.requests
+        return ("unknown", None) if level.requests is None else (bounded, level.requests)
     if whole:
-        return "exact", looked_at
-    if times is not None and not any(workload.conversation for workload in level.workloads):
+        return bounded, looked_at
+    if times is not None and not talks:
         return "exact", len(times)
     rate = level.load.mean_rate_per_s()
     by_time = math.inf if level.duration_s is None or rate is None else rate * level.duration_s
-    # Of sessions only the first turns are counted in the rate; so many turns has one of them on average.
-    turns = _mean(w.conversation.turns.mean if w.conversation and w.conversation.turns else 1 for w in level.workloads)
-    by_time *= turns or 1
+    each = _mean(w.conversation.turns.mean if w.conversation and w.conversation.turns else 1 for w in level.workloads)
+    by_time *= each or 1
     if level.requests is not None and level.requests <= by_time:
-        return ("exact" if level.duration_s is None else "at_most"), level.requests
+        return "at_most" if level.duration_s is not None else "exact", level.requests
     return "expected", round(by_time)
 
 
@@ -288,12 +307,16 @@ def _workload(workload: Workload, asks: Sequence[_Seen]) -> WorkloadForecast:
     own, sent = _spread(ask.own for ask in asks), _spread(ask.sent for ask in asks)
     return WorkloadForecast(
         name=workload.name,
-        input_asked=str(workload.input_tokens or "data"),
-        output_asked=str(workload.output_tokens or "data"),
+        input_asked=_asked(workload, workload.input_tokens),
+        output_asked=_asked(workload, workload.output_tokens),
         input_tokens=own,
         sent_tokens=None if sent == own else sent,
         output_tokens=_spread(ask.answer for ask in asks),
     )
+
+
+def _asked(workload: Workload, length: Length | None) -> str | None:
+    return str(length) if length else "data" if workload.rows else None
 
 
 def _data(levels: Sequence[Level]) -> Iterator[DataForecast]:

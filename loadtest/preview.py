@@ -9,6 +9,7 @@ from loadtest.run import resolve, unused
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override
 from loadtest.wire import origin
+from loadtest.workload.tokens import Tokens, measure
 
 
 def preview(
@@ -22,6 +23,7 @@ def preview(
     resolved = resolve(source, overrides)
     asked = resolved.scenario
     assert asked.seed is not None
+    counts = measure(Tokens("words"), None)
     levels = plan.levels(asked, bundled=url is None)
     needed = workers or workers_for(levels)
     warnings = [] if url is None else unused(asked, overrides)
@@ -45,5 +47,6 @@ def preview(
         cooldown_s=0.0,
         prices=prices,
         warnings=warnings,
+        count=lambda text: counts.counts([text], alone=True)[0],
     )
     return found, resolved.text

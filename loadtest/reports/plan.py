@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 
 from loadtest.forecast import Forecast, LevelForecast, Prices, Spread, WorkloadForecast
-from loadtest.reports.console import GLUE, Column, Page
+from loadtest.reports.column import Column
+from loadtest.reports.console import GLUE, Page
 from loadtest.reports.figures import NOT_MEASURED, figure, tokens
 
 ABOUT = "≈"
@@ -16,8 +17,8 @@ _LEVELS_WITH_ARRIVALS = 12
 def text(forecast: Forecast, resolved: str, width: int, color: bool) -> str:
     """The whole plan in lines of at most ``width`` columns, ending in a newline.
 
-    ``resolved`` is the scenario with the source of each value, as YAML, and stands first as it is. In a narrow table
-    the columns of tokens go first, then the cost.
+    ``resolved`` is the scenario with the source of each value, as YAML, and stands first as it is. What does not fit
+    into a table is left out: asked lengths, tokens and cost of the levels; least, most, number and asked of lengths.
     """
     page = Page(width, color)
     page.paragraphs(_conditions(forecast))
@@ -105,8 +106,13 @@ def _total(level: LevelForecast, total: float | None) -> str:
     if total is None:
         return NOT_MEASURED
     if level.count == "expected":
-        return ABOUT + figure(total)
+        return ABOUT + _about(total)
     return (AT_MOST if level.count == "at_most" else "") + f"{total:,.0f}"
+
+
+def _about(number: float) -> str:
+    """Whole, and no more of it than is known."""
+    return f"{float(f'{number:.3g}'):,.0f}"
 
 
 def _cost(cost: float) -> str:
@@ -124,22 +130,23 @@ def _footnotes(forecast: Forecast) -> Iterator[str]:
     if "expected" in counts:
         yield f"{ABOUT} on average: the level is too long to be counted here."
     if "at_most" in counts:
-        yield f"{AT_MOST} both a number and a time end the level: it is so many if the time is enough."
+        yield f"{AT_MOST} the level's time may end before all of them were due."
     if any(level.output_tokens for level in forecast.levels):
         yield "Output tokens: if every answer is as long as asked; a model may end it sooner."
 
 
 def _each(levels: Sequence[LevelForecast], prices: Prices | None) -> str:
     """What one request of the levels is on average, and a thousand cost."""
-    if any(level.mean_input_tokens is None or level.mean_output_tokens is None for level in levels):
+    inputs = [level.mean_input_tokens for level in levels if level.mean_input_tokens is not None]
+    outputs = [level.mean_output_tokens for level in levels if level.mean_output_tokens is not None]
+    known = [f"{_range(of)} {name}" for name, of in (("input", inputs), ("output", outputs)) if of]
+    if not known:
         return "Its lengths are known when it is played."
-    pairs = [(level.mean_input_tokens or 0.0, level.mean_output_tokens or 0.0) for level in levels]
-    inputs, outputs = (_range(values) for values in zip(*pairs, strict=True))
-    words = f"One is {inputs} input and {outputs} output tokens on average"
+    words = f"One is {' and '.join(known)} tokens on average"
     if prices is None:
         return f"{words}."
-    costs = [prices.cost(1000 * input_, 1000 * output) for input_, output in pairs]
-    low, high = _cost(min(costs)), _cost(max(costs))
+    thousand = [1000 * prices.cost(level.mean_input_tokens or 0, level.mean_output_tokens or 0) for level in levels]
+    low, high = _cost(min(thousand)), _cost(max(thousand))
     return f"{words}, and a thousand cost {low if low == high else f'{low}–{high}'}."
 
 
@@ -154,10 +161,11 @@ def _lengths(workloads: Sequence[WorkloadForecast]) -> list[Column]:
     rows: list[tuple[str, str, str, Spread | None]] = []
     for workload in workloads:
         own = "input" if workload.sent_tokens is None else "input, new"
-        rows.append((workload.name, own, workload.input_asked, workload.input_tokens))
+        rows.append((workload.name, own, workload.input_asked or "", workload.input_tokens))
         if workload.sent_tokens is not None:
             rows.append((workload.name, "input, sent", "with prefix and history", workload.sent_tokens))
-        rows.append((workload.name, "output", workload.output_asked, workload.output_tokens))
+        if workload.output_asked is not None:
+            rows.append((workload.name, "output", workload.output_asked, workload.output_tokens))
     several = len({workload.name for workload in workloads}) > 1
 
     def cells(cell: Callable[[Spread], str]) -> list[str]:
@@ -166,7 +174,7 @@ def _lengths(workloads: Sequence[WorkloadForecast]) -> list[Column]:
     return [
         *([Column("workload", [name for name, *_ in rows], "setup")] if several else []),
         Column("tokens", [kind for _, kind, *_ in rows], "setup"),
-        Column("asked", [_short(asked) for _, _, asked, _ in rows], "setup"),
+        Column("asked", [asked for _, _, asked, _ in rows], "setup", drop=3),
         Column("min", cells(lambda spread: f"{spread.min:,}"), drop=0),
         Column("p50", cells(lambda spread: f"{spread.p50:,}")),
         Column("mean", cells(lambda spread: tokens(spread.mean))),
@@ -175,10 +183,6 @@ def _lengths(workloads: Sequence[WorkloadForecast]) -> list[Column]:
         Column("of", cells(lambda spread: f"{spread.n:,}"), drop=2),
         Column("min to max", cells(bars), "setup"),
     ]
-
-
-def _short(asked: str) -> str:
-    return asked if len(asked) <= 34 else f"{asked[:33]}…"
 
 
 def bars(spread: Spread) -> str:
@@ -196,8 +200,7 @@ def _arrivals(levels: Sequence[LevelForecast]) -> list[str]:
     if not opened:
         return []
     lines = [
-        f"{level.name}: {'  '.join(map(figure, level.first_arrivals_s))} …"
-        for level in opened[:_LEVELS_WITH_ARRIVALS]
+        f"{level.name}: {'  '.join(map(figure, level.first_arrivals_s))} …" for level in opened[:_LEVELS_WITH_ARRIVALS]
     ]
     left = len(opened) - _LEVELS_WITH_ARRIVALS
     return ["First arrivals in s:", *lines, *([f"and of {left} levels more (--json has them)"] if left > 0 else [])]
@@ -228,13 +231,14 @@ def _estimate(forecast: Forecast) -> list[str]:
         time += " Starting the bundled server comes first."
     lines = [time]
     if total.open_ended < total.levels:
-        exact = {level.count for level in forecast.levels} <= {"exact", "unknown"}
+        counts = {level.count for level in forecast.levels}
         parts = (total.requests, total.input_tokens, total.output_tokens)
-        requests, inputs, outputs = (f"{part:,.0f}" if exact else figure(part) for part in parts)
+        requests, inputs, outputs = (_about(part) if "expected" in counts else f"{part:,.0f}" for part in parts)
         sent = f"{requests} requests, {inputs} input and {outputs} output tokens"
         if total.open_ended:
             sent += f", in {total.levels - total.open_ended} of {total.levels} levels"
-        lines.append(f"{sent}." if exact else f"About {sent}.")
+        how = "About " if "expected" in counts else "At most " if "at_most" in counts else ""
+        lines.append(f"{how}{sent}.")
     if total.prices is not None:
         at = f"at {total.prices.input:g} and {total.prices.output:g} a million input and output tokens"
         if total.open_ended < total.levels and total.cost is not None:
