@@ -109,17 +109,8 @@ class GrowingModel(Model):
         """Run ``ids`` int64 [rows, S] at ``positions`` after the batch's past, which grows by them; the next tokens."""
         names = self.layout.cache_names
         mask = np.concatenate([batch.mask, np.ones(ids.shape, np.int64)], axis=1)
-        feeds = {
-            "input_ids": np.ascontiguousarray(ids),
-            "attention_mask": mask,
-            "position_ids": positions,
-            "use_cache_branch": np.array([batch.mask.shape[1] > 0]),
-            "num_logits_to_keep": np.array(1, np.int64),
-        }
         io = self._session.io_binding()
-        for name, value in feeds.items():
-            if name in self.layout.inputs:
-                io.bind_cpu_input(name, value)
+        self._feed_exported(io, np.ascontiguousarray(ids), mask, positions, with_past=batch.mask.shape[1] > 0)
         for name, cache in zip(names, batch.caches, strict=True):
             io.bind_ortvalue_input(f"past_key_values.{name}", cache)
         io.bind_output("logits", "cpu")

@@ -73,6 +73,27 @@ class Model(ABC):
     def move(self, source: int, target: int) -> None:
         """Put what ``source`` holds into ``target``, whose own content is lost."""
 
+    def _feed_exported(
+        self,
+        io: Any,
+        ids: NDArray[np.int64],
+        mask: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        *,
+        with_past: bool = True,
+    ) -> None:
+        """Bind the inputs of an exported graph, each where it has it; only the last position's logits are wanted."""
+        feeds: dict[str, NDArray[Any]] = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": positions,
+            "use_cache_branch": np.array([with_past]),
+            "num_logits_to_keep": np.array(1, np.int64),
+        }
+        for name, value in feeds.items():
+            if name in self.layout.inputs:
+                io.bind_cpu_input(name, value)
+
 
 def load(
     bundle: Bundle, provider: Provider, *, slots: int, max_seq_len: int, threads: int, cuda_graph: bool = False

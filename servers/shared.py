@@ -203,15 +203,7 @@ class BuilderModel(SharedModel):
     def _step(
         self, io: Any, ids: NDArray[np.int64], mask: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> list[int]:
-        feeds = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "position_ids": positions,
-            "num_logits_to_keep": np.array(1, np.int64),
-        }
-        for name, value in feeds.items():
-            if name in self.layout.inputs:
-                io.bind_cpu_input(name, value)
+        self._feed_exported(io, ids, mask, positions)
         io.bind_output("logits", "cpu")
         self._session.run_with_iobinding(io)
         rows = len(ids)
