@@ -19,10 +19,11 @@ from loadtest.wire.control import Reply, ask
 from loadtest.wire.origin import Origin, parse, resolve
 from loadtest.wire.proxy import Proxy
 from loadtest.wire.tls import Tls
-from loadtest.workload.tokens import Tokens
+from loadtest.workload.tokens import Tokens, by_tokenizer
 
 _REACH_S = 4.0  # a target out of reach is reported within five seconds
 _START_S = 180.0  # a model may have to be built first
+_ASK_S = 20.0  # a small request to a target that may be busy
 _BATCHING_S = 60.0
 _STOP_S = 10.0
 
@@ -45,6 +46,13 @@ class Target(Protocol):
 
     def open(self) -> Facts:
         """Make it ready."""
+
+    def ask(self, path: str, body: object) -> Reply:
+        """Ask it one thing outside the measurement, by a POST to a path of its API.
+
+        Raises:
+            TargetError: it could not be reached, or did not answer in time.
+        """
 
     def set_batching(self, batching: Batching | None) -> None:
         """Set the batching of the next level."""
@@ -69,6 +77,7 @@ class GivenURL:
         self._origin = parse(url, api_paths)
         self._tls = tls
         self._proxy = proxy
+        self._address = ""
 
     def open(self) -> Facts:
         """Reach the target and learn its model.
@@ -76,12 +85,8 @@ class GivenURL:
         Raises:
             TargetError: it cannot be reached, or names no model and none was given.
         """
-        address = self._address()
-        path = self._origin.path("/v1/models")
-        reply = ask(
-            self._origin, address, "GET", path, timeout_s=_REACH_S, headers=self._headers, tls=self._tls,
-            proxy=self._proxy,
-        )  # fmt: skip
+        self._address = self._resolved()
+        reply = self._ask("GET", "/v1/models", _REACH_S, None)
         cards = _cards(reply)
         named = cards if self._model is None else [card for card in cards if card["id"] == self._model]
         if self._model is None and not cards:
@@ -96,13 +101,23 @@ class GivenURL:
         query = f"?{origin.query}" if origin.query else ""
         return Facts(
             url=origin.url + query,
-            address=address,
+            address=self._address,
             model=self._model or str(card["id"]),
             owner=card.get("owned_by"),
             tokens=_tokens(card, self._endpoint),
         )
 
-    def _address(self) -> str:
+    def ask(self, path: str, body: object) -> Reply:
+        """Ask it as every request of the run does."""
+        return self._ask("POST", path, _ASK_S, body)
+
+    def _ask(self, method: str, path: str, timeout_s: float, body: object) -> Reply:
+        return ask(
+            self._origin, self._address, method, self._origin.path(path), timeout_s=timeout_s, headers=self._headers,
+            body=body, tls=self._tls, proxy=self._proxy,
+        )  # fmt: skip
+
+    def _resolved(self) -> str:
         if self._proxy is None:
             return resolve(self._origin, _REACH_S)
         try:
@@ -214,6 +229,7 @@ class BundledServer:
         if options.max_seq_len is not None:
             arguments += ["--max-seq-len", str(options.max_seq_len)]
         self._endpoint = endpoint
+        self._model = options.model
         self._process = ServerProcess("the bundled server", "servers", arguments, log)
         self._origin: Origin | None = None
 
@@ -226,17 +242,25 @@ class BundledServer:
         url = self._process.open()
         self._origin = origin = parse(url)
         card = _cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
+        tokens = _tokens(card, self._endpoint)
+        if tokens.kind == "words" and (Path(self._model) / "tokenizer.json").is_file():
+            tokens, _ = by_tokenizer(self._model, chat=self._endpoint == "chat")
         health: dict[str, Any] = ask(origin, origin.host, "GET", "/health", timeout_s=_REACH_S).json
         return Facts(
             url=url,
             address=origin.host,
             model=card["id"],
             owner=card.get("owned_by"),
-            tokens=_tokens(card, self._endpoint),
+            tokens=tokens,
             precision=health["dtype"],
             software=health["versions"],
             hardware=f"{health['device']} ({health['provider']}), {_threads(health['threads'])}",
         )
+
+    def ask(self, path: str, body: object) -> Reply:
+        """Ask it one thing outside the measurement."""
+        assert self._origin is not None
+        return ask(self._origin, self._origin.host, "POST", self._origin.path(path), timeout_s=_ASK_S, body=body)
 
     def set_batching(self, batching: Batching | None) -> None:
         """Set the policy without loading the model again.
@@ -284,5 +308,6 @@ def _tokens(card: dict[str, Any], endpoint: str) -> Tokens:
     tokenizer = card.get("tokenizer")
     if isinstance(tokenizer, dict) and tokenizer.get("kind") == "bytes":
         overhead = tokenizer.get("overhead")
-        return Tokens("bytes", int(overhead[endpoint]) if isinstance(overhead, dict) and endpoint in overhead else 0)
+        added = int(overhead[endpoint]) if isinstance(overhead, dict) and endpoint in overhead else 0
+        return Tokens("bytes", added, how="one byte a token, as the server says, exactly")
     return Tokens("words")

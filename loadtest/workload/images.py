@@ -14,7 +14,8 @@ def image(width: int, height: int, rng: random.Random) -> str:
 
     A model sees all of its pixels, but the file is small: only its first row is random, and the others are as that.
 
-    Source: PNG, third edition, W3C 2025 (chunks: 5.3; IHDR: 11.2.1; filter types: 9.2); zlib streams: RFC 1950; data URLs: RFC 2397.
+    Source: PNG, third edition, W3C 2025 (chunks: 5.3; IHDR: 11.2.1; filter types: 9.2); zlib streams: RFC 1950; data
+    URLs: RFC 2397.
     """
     first = b"\x00" + rng.randbytes(3 * width)
     deflate = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
@@ -27,7 +28,7 @@ def image(width: int, height: int, rng: random.Random) -> str:
     return "data:image/png;base64," + base64.b64encode(_SIGNATURE + b"".join(chunks)).decode()
 
 
-@functools.lru_cache(8)
+@functools.lru_cache(2)
 def _rest(width: int, height: int) -> tuple[bytes, bytes]:
     """All rows but the first, plain and deflated: the same in every picture of that size."""
     rest = (b"\x02" + bytes(3 * width)) * (height - 1)  # filter type 2: nothing changes from the row above

@@ -1,13 +1,14 @@
 """How text becomes tokens at the target, as far as that is known, and the measures that count by it."""
 
 import bisect
-import functools
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
+
+from loadtest.workload.tokenizer import count, file, frame, load, overhead
 
 # What comes near to a token in most vocabularies: a word, up to three digits, or any other character.
 _UNIT = re.compile(r"[A-Za-z]+|\d{1,3}|[^\sA-Za-z\d]")
@@ -33,6 +34,8 @@ class Tokens(msgspec.Struct, frozen=True):
     one user message and, if ``special``, what the tokenizer itself adds, which together are ``overhead`` tokens.
     ``words``: by ``fits``, one for each corpus; without one, a word is taken for a token. What the server counted is
     what is reported.
+
+    ``how`` goes on from "prompts were sized": by what, and how exactly.
     """
 
     kind: Literal["bytes", "tokenizer", "words"]
@@ -42,6 +45,7 @@ class Tokens(msgspec.Struct, frozen=True):
     after: str = ""
     special: bool = False
     fits: tuple[Fit, ...] = ()
+    how: str = ""
 
 
 class Measure(Protocol):
@@ -132,24 +136,6 @@ class _Tokenizer:
         return [bisect.bisect_left(starts, position) for position in at]
 
 
-@functools.lru_cache(4)
-def load(path: str) -> Any:
-    """The ``tokenizers.Tokenizer`` of a tokenizer.json that can be read (see ``loadtest.workload.tokenizer``)."""
-    import tokenizers  # noqa: PLC0415  # heavy, and of an extra
-
-    tokenizer = tokenizers.Tokenizer.from_file(path)
-    # Whatever the file asks for: texts are neither cut nor filled up.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def count(tokenizer: Any, texts: Sequence[str], *, special: bool) -> list[int]:
-    """The number of tokens of each text, with or without the special ones that the tokenizer adds by itself."""
-    # Of its methods only those for batches let go of the GIL.
-    return [len(found) for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
-
-
 def measure(tokens: Tokens, corpus: str | None) -> Measure:
     """The measure for what is known of the target's tokens, in texts out of that corpus."""
     match tokens.kind:
@@ -160,3 +146,22 @@ def measure(tokens: Tokens, corpus: str | None) -> Measure:
         case "words":
             found = (fit for fit in tokens.fits if fit.corpus == corpus)
             return _Words(next(found, Fit(corpus, 0.0, 1.0, 0.0)))
+
+
+def by_tokenizer(path: str, *, chat: bool) -> tuple[Tokens, bool]:
+    """Tokens as a local tokenizer makes them, and whether what the server adds around a message is known.
+
+    That is what the chat template beside the tokenizer says, or in a completion what the tokenizer adds by itself. A
+    chat without a template that can be used has an ``overhead`` of 0 until somebody counts it.
+
+    Raises:
+        UsageError: there is no tokenizer, it cannot be read, or a package that reads it is not installed.
+    """
+    found = file(path)
+    tokenizer = load(str(found))
+    around = frame(found) if chat else ("", "")
+    if around is None:
+        return Tokens("tokenizer", 0, str(found)), False
+    before, after = around
+    added = overhead(tokenizer, before, after, special=not chat)
+    return Tokens("tokenizer", added, str(found), before, after, not chat, how=f"by {found}, exactly"), True
