@@ -68,7 +68,10 @@ def summarised(level: Level, records: Sequence[Record], bounds: Bounds) -> Sessi
     ended = Counter(session.outcome for session in found)
     spans = np.array([session.span(bounds.sending_ended) for session in found], dtype=np.float64)
     begun = sum(bounds.start <= session.turns[0].intended_ms <= bounds.end for session in found)
+    # Of a mix some of the arrivals are single requests.
     target = level.load.mean_rate_per_s(bounds.start / 1000, bounds.end / 1000) if level.load.kind != "trace" else None
+    weights = sum(one.weight for one in level.workloads)
+    share = sum(one.weight for one in level.workloads if one.conversation) / weights
     return Sessions(
         started=len(found),
         completed=ended["completed"],
@@ -76,7 +79,7 @@ def summarised(level: Level, records: Sequence[Record], bounds: Bounds) -> Sessi
         failed=ended["failed"],
         cut_short=ended["cut_short"],
         mean_turns=significant(sum(len(session.turns) for session in found) / len(found)),
-        target_per_s=None if target is None else significant(target),
+        target_per_s=None if target is None else significant(target * share),
         started_per_s=None if bounds.length_s is None else significant(begun / bounds.length_s),
         concurrency=measures.concurrency(spans[:, 0], spans[:, 1], bounds),
     )

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from loadtest.calibration import Calibration, Row
-from loadtest.reports.console import MARK, Column, Page
+from loadtest.reports.column import Column
+from loadtest.reports.console import MARK, Page
 from loadtest.reports.figures import NOT_MEASURED, figure
 
 

@@ -5,12 +5,24 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from itertools import groupby, pairwise
-from typing import Literal, NamedTuple
 
 from loadtest.errors import EXIT_INTERRUPTED
-from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, failure, figure, percentile, tokens
+from loadtest.reports.column import Column
+from loadtest.reports.figures import (
+    FEW,
+    NOT_MEASURED,
+    UNBOUNDED,
+    failed,
+    failure,
+    figure,
+    load,
+    ok,
+    percentile,
+    tokens,
+)
 from loadtest.reports.finding import finding
-from loadtest.result import Client, Counts, LevelResult, Result, Spread, TokenLengths
+from loadtest.reports.parts import tables
+from loadtest.result import Client, Counts, LevelResult, Part, Result, Spread, TokenLengths
 from loadtest.schedule import Load
 
 MARK = "!"
@@ -34,10 +46,14 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     levels = result.levels
     page = Page(width, color)
     page.paragraphs(_conditions(result))
+    if why := result.conditions.not_comparable:
+        page.paragraphs([f"not comparable: {_plain('; '.join(why))}"], style="yellow", hanging=2)
     if not result.complete:
         what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
         page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
     shown = page.table(_columns(levels), _sections(levels)) if levels else []
+    for beside in tables(result):
+        shown += page.table(beside, [])
     page.paragraphs([*_footnotes(shown), *_client(levels)], style="dim")
     page.paragraphs([finding(result)], style="bold")
     page.paragraphs(_marked(levels), style="yellow", hanging=2)
@@ -46,20 +62,6 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     page.paragraphs([f"changed: {_plain(text)}" for text in result.adaptations], hanging=2)
     page.paragraphs([*_conservation(levels), *([f"result: {folder}"] if folder else [])], style="dim")
     return page.text()
-
-
-class Column(NamedTuple):
-    """One column of the table: a cell a level, in the order of the result's levels."""
-
-    head: str
-    cells: list[str]
-    role: Literal["mark", "setup", "figure"] = "figure"
-    # When the table is too wide the columns with a number go, the lowest first.
-    drop: int | None = None
-
-    @property
-    def width(self) -> int:
-        return max(map(len, [*self.head.split("\n"), *self.cells]))
 
 
 class Page:
@@ -154,23 +156,31 @@ def _fit(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 
 
 def _columns(levels: Sequence[LevelResult]) -> list[Column]:
-    """Every column that says something, the unimportant ones with their turn to be dropped."""
+    """Every column that says something, the unimportant ones with their turn to be dropped.
 
-    def cells(cell: Callable[[LevelResult], str]) -> list[str]:
-        return [cell(level) if level.status != "not_reached" else NOT_MEASURED for level in levels]
+    Under the row of a level that is a mix, each of its workloads has one.
+    """
+    rows = [(level, part) for level in levels for part in (None, *level.workloads)]
+
+    def setup(cell: Callable[[LevelResult], str]) -> list[str]:
+        return ["" if part else cell(level) for level, part in rows]
+
+    def cells(cell: Callable[[LevelResult | Part], str]) -> list[str]:
+        return [cell(part or level) if level.status != "not_reached" else NOT_MEASURED for level, part in rows]
 
     def times(name: str, p: str) -> list[str]:
-        return cells(lambda level: percentile(getattr(level.latency, name), p))
+        return cells(lambda row: percentile(getattr(row.latency, name), p))
 
     tokens_known = any(level.throughput.output_tokens_per_s is not None for level in levels)
     columns = [
-        Column("", [MARK if _marks(level) else "" for level in levels], "mark"),
-        Column("batching", [str(level.batching or "") for level in levels], "setup"),
-        Column("load", [str(level.load) for level in levels], "setup"),
+        Column("", setup(lambda level: MARK if _marks(level) else ""), "mark"),
+        Column("batching", setup(lambda level: str(level.batching or "")), "setup"),
+        Column("model", setup(lambda level: _plain(level.model or "")), "setup"),
+        Column("load", [f"  {_plain(part.name)}" if part else load(level) for level, part in rows], "setup"),
         Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=0),
         Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=1),
-        Column("requests\nok", cells(lambda level: f"{_ok(level):,}")),
-        Column("\nfailed", cells(lambda level: f"{_failed(level):,}" if _failed(level) else "")),
+        Column("requests\nok", cells(lambda level: f"{ok(level.latency.e2e_ms):,}")),
+        Column("\nfailed", cells(lambda level: f"{failures:,}" if (failures := failed(level.latency.e2e_ms)) else "")),
         Column("\nreq/s", cells(lambda level: figure(level.rates.completed_per_s))),
         Column("output\ntok/s", cells(lambda level: figure(level.throughput.output_tokens_per_s)))
         if tokens_known
@@ -182,35 +192,28 @@ def _columns(levels: Sequence[LevelResult]) -> list[Column]:
         Column("E2E\np50 ms", times("e2e_ms", "p50"), drop=2),
         Column("E2E\np99 ms", times("e2e_ms", "p99"), drop=4),
     ]
-    said_above = {"batching", "input\ntokens", "output\ntokens"}
+    said_above = {"batching", "model", "input\ntokens", "output\ntokens"}
     return [
         column
         for column in columns
         if not set(column.cells) <= {"", NOT_MEASURED}
-        and not (column.head in said_above and len(set(column.cells) - {NOT_MEASURED}) == 1)
+        and not (column.head in said_above and len(set(column.cells) - {NOT_MEASURED, ""}) == 1)
     ]
 
 
 def _sections(levels: Sequence[LevelResult]) -> list[int]:
     """Rows after which another batching begins; settings with one row each stay together."""
-    sizes = [(batching, len(list(group))) for batching, group in groupby(levels, key=lambda level: level.batching)]
+    sizes = [
+        sum(1 + len(level.workloads) for level in group)
+        for _, group in groupby(levels, key=lambda level: level.batching)
+    ]
     ends: list[int] = []
     row = -1
-    for (_, size), (_, following) in pairwise(sizes):
+    for size, following in pairwise(sizes):
         row += size
         if size > 1 or following > 1:
             ends.append(row)
     return ends
-
-
-def _ok(level: LevelResult) -> int:
-    """Requests of the window that ended ok: what the figures of the row rest on."""
-    return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded
-
-
-def _failed(level: LevelResult) -> int:
-    """Requests due in the window that did not."""
-    return level.latency.e2e_ms.due.failed if level.latency.e2e_ms.due else 0
 
 
 def _observed(lengths: TokenLengths) -> str:
@@ -252,7 +255,7 @@ def _client(levels: Sequence[LevelResult]) -> list[str]:
         _asked_and_held(levels),
         _asked_and_sent(levels),
     ]
-    return [" · ".join(part.replace(" ", GLUE) for part in parts if part)]
+    return [f"{GLUE}· ".join(part.replace(" ", GLUE) for part in parts if part)]
 
 
 def _error_bar(seen: Sequence[Client]) -> str:
@@ -288,15 +291,17 @@ def _asked_and_held(levels: Sequence[LevelResult]) -> str:
 
 def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
     """Of an open loop. The rates also differ by chance and by the user's own caps, which the client did not miss."""
-    sent = [
-        (level.client.sent_share, level.rates.offered_per_s, level.rates.target_per_s)
-        for level in levels
-        if level.client.sent_share is not None and level.rates.target_per_s and level.rates.offered_per_s is not None
-    ]
+    sent = []
+    for level in levels:
+        offered, asked, what = level.rates.offered_per_s, level.rates.target_per_s, ""
+        if level.sessions is not None and asked is None:
+            offered, asked, what = level.sessions.started_per_s, level.sessions.target_per_s, " sessions"
+        if level.client.sent_share is not None and asked and offered is not None:
+            sent.append((level.client.sent_share, offered / asked, offered, asked, what))
     if not sent:
         return ""
-    share, offered, asked = min(sent, key=lambda one: (one[0], one[1] / one[2]))
-    return f"{figure(offered)}/s offered of {figure(asked)}/s asked, {1 - share:.1%} missed by the client"
+    share, _, offered, asked, what = min(sent)
+    return f"{figure(offered)}{what}/s offered of {figure(asked)}/s asked, {1 - share:.1%} missed by the client"
 
 
 # Around the table ---------------------------------------------------------------------------------------------
@@ -308,13 +313,14 @@ def _conditions(result: Result) -> list[str]:
     software = {result.tool.name: result.tool.version, **told.software}
     what = [
         told.scenario.name,
-        told.endpoint.model,
+        _same(level.model or told.endpoint.model or "" for level in levels),
         told.precision,
         f"{told.endpoint.kind} at {told.endpoint.url}",
         _same(str(level.batching or "") for level in levels),
     ]
     how = [
         _workload(levels),
+        _data(levels),
         _arrival(levels),
         _batch_timeout(levels),
         _windows(levels),
@@ -328,7 +334,7 @@ def _conditions(result: Result) -> list[str]:
         *(f"{name}: {text}" for name, text in result.labels.items() if name not in {"hardware", "precision"}),
     ]
     lines = ([_plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
-    return [" · ".join(line) for line in lines if line]
+    return [f"{GLUE}· ".join(line) for line in lines if line]
 
 
 def _workload(levels: Sequence[LevelResult]) -> str:
@@ -341,7 +347,7 @@ def _workload(levels: Sequence[LevelResult]) -> str:
 
 
 def _asked(lengths: Sequence[TokenLengths]) -> str:
-    asked = list(dict.fromkeys(length.requested for length in lengths))
+    asked = list(dict.fromkeys(length.requested.replace("data", "the data's") for length in lengths))
     if len(asked) > 1:
         return ", ".join(asked)  # the table has a column of what was observed
     means = [length.observed.mean for length in lengths if length.observed.mean is not None]
@@ -361,12 +367,22 @@ def _batch_timeout(levels: Sequence[LevelResult]) -> str:
     return f"batch timeout {_few(waits)}" if waits else ""
 
 
+def _data(levels: Sequence[LevelResult]) -> str:
+    found = _few(
+        f"{_plain(data.source)} ({data.rows:,} rows{f', {data.order}' if data.order else ''})"
+        for level in levels
+        for data in level.workload.data
+    )
+    return f"data: {found}" if found else ""
+
+
 def _arrival(levels: Sequence[LevelResult]) -> str:
-    return _few(_process(level.load) for level in levels)
+    return _few(_process(level.load) + (" of sessions" if level.sessions else "") for level in levels)
 
 
 def _process(load: Load) -> str:
     names = {
+        "trace": "arrivals of a trace",
         "closed": "closed loop",
         "constant": "constant arrivals",
         "poisson": "Poisson arrivals",
@@ -457,7 +473,10 @@ def _conservation(levels: Sequence[LevelResult]) -> list[str]:
     parts = " + ".join(f"{count:,} {failure(name)}" for name, count in totals.items() if count or name == "ok")
     resent = sum(level.counts.resent for level in levels)
     again = f"; {resent:,} sent once more after a closed connection" if resent else ""
-    return [f"requests: {scheduled:,} scheduled = {parts}, warm-up included{again}"]
+    probes = [level.probe.counts for level in levels if level.probe]
+    asked, kept = sum(counts.scheduled for counts in probes), sum(counts.ok for counts in probes)
+    beside = f"; beside them {asked:,} of the probe stream, {kept:,} ok" if probes else ""
+    return [f"requests: {scheduled:,} scheduled = {parts}, warm-up included{again}{beside}"]
 
 
 def _plain(text: str) -> str:

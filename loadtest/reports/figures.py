@@ -3,7 +3,8 @@
 import math
 from fractions import Fraction
 
-from loadtest.result import Metric
+from loadtest.repeats import setting
+from loadtest.result import LevelResult, Metric
 from loadtest.stats import PERCENTILES
 
 NOT_MEASURED = "–"
@@ -51,6 +52,21 @@ def percentile(metric: Metric, name: str) -> str:
     if math.isinf(value):
         return UNBOUNDED
     return (FEW if rests_on_few(metric, name) else "") + figure(value)
+
+
+def ok(e2e: Metric) -> int:
+    """Requests of the window that ended ok: what the figures of their row rest on. ``e2e`` is defined for each."""
+    return e2e.ok.n + e2e.excluded
+
+
+def failed(e2e: Metric) -> int:
+    """Requests due in the window that did not."""
+    return e2e.due.failed if e2e.due else 0
+
+
+def load(level: LevelResult) -> str:
+    """The load, and which of several playings of it this is."""
+    return f"{level.load}{level.name.removeprefix(setting(level))}"
 
 
 def failure(kind: str, status: int | None = None) -> str:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from loadtest.repeats import setting
+from loadtest.repeats import sound as is_sound
 from loadtest.reports.figures import failure, figure, percentile, percentile_value, tokens
 from loadtest.result import LevelResult, Result
 
@@ -23,15 +25,7 @@ def finding(result: Result) -> str:
     if not ran:
         reached = any(level.status != "not_reached" for level in result.levels)
         return f"Nothing was measured: {'no request became due' if reached else 'no level was reached'}."
-    sound = [
-        level
-        for level in ran
-        if level.client.valid
-        and level.status in ("ok", "overloaded")
-        and level.counts.in_window
-        and not level.counts.failed
-        and _throughput(level)
-    ]
+    sound = _typical([level for level in ran if is_sound(level) and not level.counts.failed and _throughput(level)])
     failures = _failures(ran)
     if failures:
         # A sweep that lost its failing end teaches the wrong lesson; a matrix only misses a cell.
@@ -44,6 +38,14 @@ def finding(result: Result) -> str:
         if learned:
             return learned
     return _one(sound)
+
+
+def _typical(levels: Sequence[LevelResult]) -> list[LevelResult]:
+    """Of the repeats of each level the one with the median throughput, lest luck be praised."""
+    groups: dict[str, list[LevelResult]] = {}
+    for level in levels:
+        groups.setdefault(setting(level), []).append(level)
+    return [sorted(group, key=_throughput)[(len(group) - 1) // 2] for group in groups.values()]
 
 
 def _failures(levels: Sequence[LevelResult]) -> str:
@@ -84,13 +86,13 @@ def _batching(levels: Sequence[LevelResult]) -> str:
     peers = [level for level in with_batching if _alike(level, best)]
     least = min(peers, key=_batch_size)
     if best is least or _batch_size(best) == _batch_size(least):
-        first = f"{best.batching} at {best.load} gave the most: {_output(best)}."
+        first = f"{best.batching} at {_load(best)} gave the most: {_output(best)}."
         if len(peers) > 1 and _batch_size(max(peers, key=_batch_size)) > _batch_size(best):
             first += " Larger batches bought nothing."
     else:
         factor = _throughput(best) / _throughput(least)
         first = (
-            f"{best.batching} at {best.load} gave the most: {_output(best)}, {factor:.2g}× that of {least.batching} "
+            f"{best.batching} at {_load(best)} gave the most: {_output(best)}, {factor:.2g}× that of {least.batching} "
             f"under the same load{_cost(least, best)}."
         )
     policies = _policies(with_batching)
@@ -119,7 +121,7 @@ def _policies(levels: Sequence[LevelResult]) -> str:
         return ""
     ordered = sorted(side_by_side, key=lambda level: _p99(level) or math.inf)
     said = [f"{level.batching} {percentile(level.latency.ttft_ms, 'p99')} ms" for level in ordered]
-    return f"Policies at {side_by_side[0].load}, TTFT p99: {', '.join(said)}."
+    return f"Policies at {_load(side_by_side[0])}, TTFT p99: {', '.join(said)}."
 
 
 def _loads(levels: Sequence[LevelResult]) -> str:
@@ -132,8 +134,9 @@ def _loads(levels: Sequence[LevelResult]) -> str:
     if len({_lengths(level) for level in levels}) == 1:
         return said
     asked = sweep[0].workload
-    lengths = f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
-    return f"With {lengths}, {said[0].lower()}{said[1:]}"
+    of = f"model {sweep[0].model}, " if len({level.model for level in levels}) > 1 else ""
+    of += f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
+    return f"With {of}, {said[0].lower()}{said[1:]}"
 
 
 def _concurrencies(sweep: Sequence[LevelResult]) -> str:
@@ -142,11 +145,11 @@ def _concurrencies(sweep: Sequence[LevelResult]) -> str:
     knee = next(level for level in sweep if _throughput(level) >= PLATEAU * _throughput(best))
     if knee is last:
         return (
-            f"Throughput was still growing at {last.load}: {_output(last)}{_cost(sweep[0], last)} "
-            f"since {sweep[0].load}. The limit is not in sight; try more."
+            f"Throughput was still growing at {_load(last)}: {_output(last)}{_cost(sweep[0], last)} "
+            f"since {_load(sweep[0])}. The limit is not in sight; try more."
         )
     return (
-        f"Throughput stopped growing at {knee.load}: {_output(knee)} there, {_output(last)} at {last.load}"
+        f"Throughput stopped growing at {_load(knee)}: {_output(knee)} there, {_output(last)} at {_load(last)}"
         f"{_cost(knee, last)}."
     )
 
@@ -156,12 +159,12 @@ def _rates(sweep: Sequence[LevelResult]) -> str:
     behind = next((level for level in sweep if _share_done(level) < floor), None)
     if behind is None:
         last = sweep[-1]
-        return f"The target kept up with every rate, up to {last.load}: {_output(last)}{_cost(sweep[0], last)}."
+        return f"The target kept up with every rate, up to {_load(last)}: {_output(last)}{_cost(sweep[0], last)}."
     before = [level for level in sweep if _size(level) < _size(behind)]
-    fell = f"at {behind.load} it fell behind{_ttft(behind)}"
+    fell = f"at {_load(behind)} it fell behind{_ttft(behind)}"
     if not before:
         return f"The target kept up with no rate: {fell}."
-    return f"The target kept up to {before[-1].load}: {_output(before[-1])}{_ttft(before[-1])}; {fell}."
+    return f"The target kept up to {_load(before[-1])}: {_output(before[-1])}{_ttft(before[-1])}; {fell}."
 
 
 def _prompts(levels: Sequence[LevelResult]) -> str:
@@ -171,17 +174,24 @@ def _prompts(levels: Sequence[LevelResult]) -> str:
         ((level.workload.input_tokens.observed.mean or 0.0, level) for level in sweep), key=lambda pair: pair[0]
     )
     (small, shortest), (large, longest) = sized[0], sized[-1]
-    if small == large:
+    if len({level.workload.input_tokens.requested for level in sweep}) == 1:
         return ""
     return (
-        f"From {tokens(small)} to {tokens(large)} input tokens at {longest.load}, throughput went from "
+        f"From {tokens(small)} to {tokens(large)} input tokens at {_load(longest)}, throughput went from "
         f"{_output(shortest)} to {_output(longest)}{_cost(shortest, longest)}."
     )
 
 
 def _one(levels: Sequence[LevelResult]) -> str:
     best = max(levels, key=_throughput)
-    return f"At {best.load}: {_output(best)}, {figure(best.rates.completed_per_s)} requests/s{_ttft(best)}."
+    under = "Under" if best.load.kind == "trace" else "At"
+    return f"{under} {_load(best)}: {_output(best)}, {figure(best.rates.completed_per_s)} requests/s{_ttft(best)}."
+
+
+def _load(level: LevelResult) -> str:
+    if level.load.kind == "trace":
+        return f"the {level.load}"
+    return f"{level.load}{' of sessions' if level.sessions and not level.load.concurrency else ''}"
 
 
 def _throughput(level: LevelResult) -> float:
@@ -236,7 +246,7 @@ def _size(level: LevelResult) -> float:
 
 
 def _lengths(level: LevelResult) -> str:
-    return f"{level.workload.input_tokens.requested} {level.workload.output_tokens.requested}"
+    return f"{level.workload.input_tokens.requested} {level.workload.output_tokens.requested} {level.model or ''}"
 
 
 def _alike(one: LevelResult, other: LevelResult) -> bool:

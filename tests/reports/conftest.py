@@ -9,11 +9,15 @@ import pytest
 from loadtest.caveats import caveats
 from loadtest.level import Batching, Level, LevelRun, Scheduler, WorkerHealth
 from loadtest.records import Record, RequestError
+from loadtest.repeats import repeats
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, not_reached
 from loadtest.schedule import Load
 from loadtest.summary import summarise
+from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Workload
+from loadtest.workload.model import Conversation, Data, Probe, Rows, Weighted, Workload
+
+_CONVERSATION = Conversation(Length(2, 4), Distribution.parse("0.4"))
 
 
 def _level(index: int = 0, load: Load = Load("closed", concurrency=4), **given: object) -> Level:  # noqa: B008
@@ -50,22 +54,80 @@ def _play(level: Level, ttft_ms: float, tpot_ms: float, failing: float = 0.0, la
                 break
             at = (record.done_ms or 0.0) + 0.05
     ended = max(record.done_ms or 0.0 for record in records)
-    health = WorkerHealth(
+    run = LevelRun(
+        level=level.index, end="completed", sending_ended_ms=duration, ended_ms=ended, workers=[_health(level)]
+    )
+    return summarise(level, records, run)
+
+
+def _health(level: Level) -> WorkerHealth:
+    return WorkerHealth(
         worker=0, cpu_share=0.2, loop_lag_p99_ms=0.3, loop_lag_max_ms=1.2, reads=1000, coalesced_reads=12,
         connections_opened=level.load.concurrency or 8, error_bar_p50_ms=0.034, error_bar_p99_ms=0.213,
     )  # fmt: skip
-    run = LevelRun(level=level.index, end="completed", sending_ended_ms=duration, ended_ms=ended, workers=[health])
+
+
+def _converse(level: Level, ttft_ms: float, tpot_ms: float, think_ms: float = 400.0) -> LevelResult:
+    """The level, some of whose workloads are conversations of two to four turns, with a probe stream beside it."""
+    rng = random.Random(level.name)
+    duration = (level.duration_s or 0.0) * 1000
+    records: list[Record] = []
+    weights = [workload.weight for workload in level.workloads]
+
+    def played(at: float, session: int) -> float:
+        """One session, or one request, from ``at`` on; returns when it has ended."""
+        place = rng.choices(range(len(weights)), weights)[0]
+        of = level.workloads[place]
+        turns = rng.randint(2, 4) if of.conversation else 1
+        for turn in range(1, turns + 1):
+            if at >= duration:
+                return duration
+            record = _request(len(records), at, level, rng, ttft_ms * (1 + turn / 4), tpot_ms, 0.0, 0.1, place)
+            model = (
+                rng.choices([one.name for one in of.models], [one.weight for one in of.models])[0]
+                if of.models
+                else None
+            )
+            extra: dict[str, object] = {"prompt_hash": rng.getrandbits(48), "model": model}
+            if of.conversation:
+                extra |= {"session": session, "turn": turn, "input_tokens": 64 + 96 * (turn - 1),
+                          "cached_input_tokens": 80 * (turn - 1), "asked_input_tokens": 64 if turn == 1 else None,
+                          "ends": "completed" if turn == turns else None}  # fmt: skip
+            records.append(msgspec.structs.replace(record, **extra))
+            at = (record.done_ms or 0.0) + think_ms * rng.uniform(0.5, 1.5)
+        return (records[-1].done_ms or 0.0) + 0.05
+
+    if level.load.concurrency:
+        for slot in range(level.load.concurrency):
+            at, number = slot * 0.05, 0
+            while at < duration:
+                at = played(at, slot + 1000 * number)
+                number += 1
+    else:
+        for number in range(int((level.load.rate_per_s or 0.0) * duration / 1000)):
+            played(1000 * number / (level.load.rate_per_s or 1.0), number)
+    if level.probe:
+        for number in range(int(level.probe.rate_per_s * duration / 1000)):
+            beside = _request(number, 1000 * number / level.probe.rate_per_s, level, rng, ttft_ms / 4, 1.0, 0.0, 0.1)
+            records.append(msgspec.structs.replace(beside, probe=True))
+    ended = max(record.done_ms or 0.0 for record in records)
+    run = LevelRun(
+        level=level.index, end="completed", sending_ended_ms=duration, ended_ms=ended, workers=[_health(level)]
+    )
     return summarise(level, records, run)
 
 
 def _request(
-    number: int, at: float, level: Level, rng: random.Random, ttft: float, tpot: float, failing: float, late: float
-) -> Record:
-    asked = level.workloads[0].output_tokens.sample(rng)
+    number: int, at: float, level: Level, rng: random.Random, ttft: float, tpot: float, failing: float, late: float,
+    place: int = 0,
+) -> Record:  # fmt: skip
+    of = level.workloads[place]
+    asked = of.output_tokens.sample(rng)
     sent = at + late * rng.uniform(0.5, 1.5)
     common = {
-        "id": number, "level": level.index, "worker": 0, "intended_ms": at, "in_window": at >= level.warmup_s * 1000,
-        "asked_input_tokens": level.workloads[0].input_tokens.low, "asked_output_tokens": asked, "sent_ms": sent,
+        "id": number, "level": level.index, "worker": 0, "intended_ms": at, "workload": place,
+        "in_window": at >= level.warmup_s * 1000, "asked_input_tokens": of.input_tokens.low,
+        "asked_output_tokens": asked, "sent_ms": sent,
     }  # fmt: skip
     if rng.random() < failing:
         error = RequestError(kind="http_status", status=503, message="the server said: overloaded,\x1b[31m try later")
@@ -75,7 +137,7 @@ def _request(
     last = first + sum(gaps)
     return Record(
         **common, outcome="ok", first_byte_ms=first, first_token_ms=first, first_answer_ms=first, last_token_ms=last,
-        done_ms=last + 0.2, input_tokens=level.workloads[0].input_tokens.low, output_tokens=asked, token_source="usage",
+        done_ms=last + 0.2, input_tokens=of.input_tokens.low, output_tokens=asked, token_source="usage",
         events=asked, finish_reason="length", itl_ms=gaps, bytes_in=40 * asked,
     )  # type: ignore[arg-type]  # fmt: skip
 
@@ -97,6 +159,7 @@ def _result(levels: list[LevelResult], **given: object) -> Result:
         ),
         "warnings": [text for one in levels for text in caveats(one)],
         "levels": levels,
+        "repeats": repeats(levels),
     }
     return Result(**{**values, **given})  # type: ignore[arg-type]
 
@@ -156,8 +219,51 @@ def interrupted() -> Result:
 
 
 @pytest.fixture(scope="session")
+def mix() -> Result:
+    """A mix of single requests out of a file and of conversations, with a probe beside it, played three times."""
+    rows = Rows("/tmp/1.rows", "/data/sharegpt.json", 1234, "0" * 64)
+    workloads = (
+        Workload(
+            Length(200, 200),
+            Length(16, 48),
+            name="chat",
+            weight=0.7,
+            data=Data("sharegpt.json", order="random"),
+            rows=rows,
+        ),
+        Workload(Length(64, 64), Length(32, 32), name="agent", weight=0.3, conversation=_CONVERSATION),
+    )
+    load = Load("constant", rate_per_s=4.0)
+    levels = [
+        _level(index=repeat - 1, load=load, name=f"{load} ({repeat}/3)", duration_s=20.0, workloads=workloads,
+               probe=Probe(2.0, Length(16, 16), Length(1, 1)), repeat=repeat)
+        for repeat in (1, 2, 3)
+    ]  # fmt: skip
+    result = _result([_converse(level, 40 + 10 * level.index, 6) for level in levels])
+    why = ["--rate changed load.rate of a locked scenario", "--scale 0.1"]
+    return msgspec.structs.replace(result, conditions=msgspec.structs.replace(result.conditions, not_comparable=why))
+
+
+@pytest.fixture(scope="session")
+def users() -> Result:
+    """Users who think, in a closed loop, and ask two adapters."""
+    models = (Weighted("base", 0.8), Weighted("adapter-a", 0.2))
+    workload = Workload(Length(64, 64), Length(32, 32), conversation=_CONVERSATION, models=models)
+    levels = [
+        _level(index=index, load=load, name=str(load), duration_s=20.0, workloads=(workload,))
+        for index, load in enumerate(Load("closed", concurrency=slots) for slots in (4, 16))
+    ]
+    return _result([_converse(level, 40 + 20 * level.index, 6) for level in levels])
+
+
+@pytest.fixture(scope="session")
 def level() -> Callable[..., Level]:
     return _level
+
+
+@pytest.fixture(scope="session")
+def converse() -> Callable[..., LevelResult]:
+    return _converse
 
 
 @pytest.fixture(scope="session")

@@ -31,11 +31,13 @@ def rows(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["matrix", "failing", "interrupted"])
+@pytest.mark.parametrize("name", ["matrix", "failing", "interrupted", "mix", "users"])
 def test_report_looks_as_agreed(
-    name: str, width: int, matrix: Result, interrupted: Result, sweep: Callable[..., Result]
+    name: str, width: int, matrix: Result, interrupted: Result, sweep: Callable[..., Result], mix: Result, users: Result
 ) -> None:
-    result = {"matrix": matrix, "interrupted": interrupted, "failing": sweep(failing=0.05)}[name]
+    result = {
+        "matrix": matrix, "interrupted": interrupted, "failing": sweep(failing=0.05), "mix": mix, "users": users,
+    }[name]  # fmt: skip
     text = table(result, width, color=False, folder="results/quickstart-2025-01-31T12-00-00Z/")
     path = GOLDEN / f"{name}-{width}.txt"
     assert text == path.read_text(encoding="utf-8"), f"look at it, and if it is right write it to {path}"

@@ -59,7 +59,7 @@ def test_sweep_that_still_grows_does_not_claim_a_limit(play: Play, level: Make, 
 
 def test_sweep_at_several_lengths_says_of_which_it_speaks(play: Play, level: Make, result: Whole) -> None:
     levels = [
-        play(level(load=closed(c), workloads=(Workload(Length(n, n), Length(32, 32)),)), 50, 5)
+        play(level(load=closed(c), workloads=(Workload(Length(n, n), Length(32, 32)),), name=f"c={c} in={n}"), 50, 5)
         for n in (64, 128)
         for c in (1, 4)
     ]
@@ -150,3 +150,29 @@ def test_tokens_of_the_warm_up_alone_are_no_finding(play: Play, level: Make, res
 def test_a_level_in_which_nothing_became_due_was_reached_all_the_same(level: Make, result: Whole) -> None:
     empty = msgspec.structs.replace(not_reached(level()), status="ok")
     assert finding(result([empty])) == "Nothing was measured: no request became due."
+
+
+def test_repeats_are_judged_by_the_middle_one_and_not_by_the_luckiest(mix: Result) -> None:
+    said = finding(mix)
+    middle = sorted(mix.levels, key=lambda one: one.throughput.output_tokens_per_s or 0.0)[1]
+    assert said.startswith(f"At 4/s constant of sessions: {middle.throughput.output_tokens_per_s:.0f} output tok/s, ")
+
+
+def test_lengths_that_differ_by_chance_are_no_finding(play: Play, level: Make, result: Whole) -> None:
+    workloads = (Workload(Length.parse("uniform(16, 64)"), Length(32, 32)),)
+    one, other = (play(level(name=name, workloads=workloads), 50, 5) for name in ("a", "b"))
+    means = msgspec.structs.replace(one.workload.input_tokens.observed, mean=41.0)
+    longer = msgspec.structs.replace(one.workload.input_tokens, observed=means)
+    one = msgspec.structs.replace(one, workload=msgspec.structs.replace(one.workload, input_tokens=longer))
+    assert finding(result([one, other])).startswith("At c=4: ")
+
+
+def test_a_trace_is_what_was_played_and_no_rate(play: Play, level: Make, result: Whole) -> None:
+    played = play(level(load=closed(4)), 50, 5)
+    traced = msgspec.structs.replace(played, load=Load("trace", events=900, span_s=60.0))
+    assert finding(result([traced])).startswith("Under the trace of 900: ")
+
+
+def test_models_are_not_taken_for_loads(play: Play, level: Make, result: Whole) -> None:
+    levels = [play(level(load=closed(c), name=f"{model} c={c}", model=model), 50, 5) for model in "ab" for c in (1, 4)]
+    assert re.match(r"With model [ab], 64 input and 32 output tokens, throughput was", finding(result(levels)))
