@@ -2,9 +2,14 @@
 
 import re
 
+from loadtest.workload.distribution import Distribution
+
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 WEEK_S = 7 * 86_400.0
 PATTERN = r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*"
+_NUMBER = r"(?<![\w.])([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"
+_TIME = re.compile(rf"{_NUMBER}(ms|s|m|h)(?!\w)", re.ASCII)
+_BARE = re.compile(rf"{_NUMBER}(?![\w.])(?!\s*\*)", re.ASCII)  # not the weights of a mix, which are no times
 
 
 def duration(value: object) -> float:
@@ -27,3 +32,26 @@ def duration(value: object) -> float:
 def duration_text(seconds: float) -> str:
     """``30s``: what ``duration`` reads back as the same number."""
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def durations(value: object) -> Distribution:
+    """A distribution of seconds, its times with their units: ``5s``, ``exponential(5s)``, ``uniform(500ms, 2s)``.
+
+    Raises:
+        ValueError: a time without its unit, or no distribution.
+    """
+    text = str(value)
+    if bare := _BARE.search(text):
+        raise ValueError(f"expected times with their units: write {bare[0]}s (or ms, m, h)")
+    seconds = _TIME.sub(lambda time: repr(round(float(time[1]) * UNITS_S[time[2]], 6)), text)
+    if seconds == text:
+        raise ValueError("expected a time or a distribution of times, such as 5s or exponential(5s)")
+    found = Distribution.parse(seconds)
+    if "zipf" in text:
+        raise ValueError("zipf is a distribution of whole numbers, not of times: take another, such as exponential(5s)")
+    return found
+
+
+def durations_text(distribution: Distribution) -> str:
+    """What ``durations`` reads back as an equal distribution."""
+    return _BARE.sub(r"\g<0>s", str(distribution))

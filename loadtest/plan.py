@@ -3,15 +3,17 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
-from loadtest.level import Batching, Level
-from loadtest.scenario.model import Block, Scenario
+from loadtest.level import Batching, Level, Scheduler
+from loadtest.scenario.model import Block, Combine, Scenario
 from loadtest.schedule import Load, arrivals, share, stream
-from loadtest.workload.lengths import pair
-from loadtest.workload.model import Workload
+from loadtest.workload.lengths import Length, pair
+from loadtest.workload.model import Data, Rows, Trace, Workload
 
 _WARMUP_SHARE, _WARMUP_LEAST_S, _WARMUP_MOST_S = 0.1, 1.0, 30.0
 
@@ -33,33 +35,43 @@ class Request(msgspec.Struct, frozen=True):
     row: int | None = None
 
 
-def levels(scenario: Scenario, *, bundled: bool) -> list[Level]:
+def levels(
+    scenario: Scenario, *, bundled: bool, rows: Mapping[Data | Trace, Rows] = MappingProxyType({})
+) -> list[Level]:
     """Every level of a run in the order it is played; a combination that stands in several blocks is played once.
 
-    Batching is a setting of the bundled server: against another target its axes collapse.
+    ``rows`` has what was made ready of each data file and trace. Batching is a setting of the bundled server: against
+    another target its axes collapse. A repetition plays the same levels in another order, drawn by the seed.
     """
     seen: dict[Level, None] = {}
     for block in scenario.levels:
-        for batching, in_, out, load in itertools.product(
-            _batchings(scenario, block) if bundled else [None],
-            block.input_tokens,
-            block.output_tokens,
-            _loads(scenario, block),
+        for scheduler, size, model, in_, out, load in _combined(
+            scenario.combine,
+            block.scheduler if bundled else [None],
+            block.max_batch_size if bundled else [None],
+            block.model or [None],
+            block.input_tokens or [None],
+            block.output_tokens or [None],
+            _loads(scenario, block, rows),
         ):
-            duration_s = scenario.duration_s if load.stages is None else load.duration_s
+            duration_s = scenario.duration_s if load.duration_s is None else load.duration_s
             level = Level(
-                0, "", load, batching, (Workload(in_, out),), duration_s, scenario.requests,
-                _warmup(scenario, duration_s),
-                scenario.timeout_s if scenario.grace_s is None else scenario.grace_s,
+                0, "", load, _batching(scenario, scheduler, size), _workloads(scenario, block, in_, out, rows),
+                duration_s, scenario.requests, _warmup(scenario, duration_s),
+                scenario.timeout_s if scenario.grace_s is None else scenario.grace_s, model, scenario.probe,
             )  # fmt: skip
             seen.setdefault(level)
     found = list(seen)
-    varies = {key for key in ("input_tokens", "output_tokens") if len({getattr(level, key) for level in found}) > 1}
+    varies = {key for key in ("input_tokens", "output_tokens", "model") if len({getattr(it, key) for it in found}) > 1}
     names = _distinct(_name(level, varies) for level in found)
-    return [
-        msgspec.structs.replace(level, index=index, name=name)
-        for index, (level, name) in enumerate(zip(found, names, strict=True))
-    ]
+    named = [msgspec.structs.replace(level, name=name) for level, name in zip(found, names, strict=True)]
+    played = []
+    for repeat in range(1, scenario.repeat + 1):
+        if repeat > 1:
+            stream(scenario.seed or 0, "order", repeat).shuffle(named)
+        of = f" ({repeat}/{scenario.repeat})" if scenario.repeat > 1 else ""
+        played += [msgspec.structs.replace(level, name=level.name + of, repeat=repeat) for level in named]
+    return [msgspec.structs.replace(level, index=index) for index, level in enumerate(played)]
 
 
 def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
@@ -131,7 +143,17 @@ def _warmup(scenario: Scenario, duration: float | None) -> float:
     return warmup if warmup <= duration / 2 else duration * _WARMUP_SHARE
 
 
-def _loads(scenario: Scenario, block: Block) -> list[Load]:
+def _combined(combine: Combine, *axes: list[Any]) -> Iterator[tuple[Any, ...]]:
+    """What one value of each axis makes together: all with all, or the first of each, the second of each, …"""
+    if combine == "product":
+        return itertools.product(*axes)
+    most = max(map(len, axes))
+    return zip(*(axis * most if len(axis) == 1 else axis for axis in axes), strict=True)
+
+
+def _loads(scenario: Scenario, block: Block, rows: Mapping[Data | Trace, Rows]) -> list[Load]:
+    if block.trace is not None:
+        return [Load("trace", events=rows[block.trace].count, span_s=rows[block.trace].span_s)]
     if block.concurrency is not None:
         return [Load("closed", concurrency=slots) for slots in block.concurrency]
     burstiness = scenario.burstiness if scenario.arrival == "gamma" else None
@@ -140,13 +162,24 @@ def _loads(scenario: Scenario, block: Block) -> list[Load]:
     return [Load(scenario.arrival, rate_per_s=rate, burstiness=burstiness) for rate in block.rate_per_s or ()]
 
 
-def _batchings(scenario: Scenario, block: Block) -> list[Batching]:
-    timeout_ms = scenario.server.batch_timeout_ms
+def _batching(scenario: Scenario, scheduler: Scheduler | None, size: int | None) -> Batching | None:
+    if scheduler is None or size is None:
+        return None
     # Without batching there is no batch size to vary.
-    return [
-        Batching(scheduler, 1 if scheduler == "none" else size, timeout_ms)
-        for scheduler, size in itertools.product(block.scheduler, block.max_batch_size)
+    return Batching(scheduler, 1 if scheduler == "none" else size, scenario.server.batch_timeout_ms)
+
+
+def _workloads(
+    scenario: Scenario, block: Block, in_: Length | None, out: Length | None, rows: Mapping[Data | Trace, Rows]
+) -> tuple[Workload, ...]:
+    """The scenario's workloads with what they play from; one that is alone has the lengths of the level."""
+    played = [
+        msgspec.structs.replace(workload, rows=rows[source]) if (source := block.trace or workload.data) else workload
+        for workload in scenario.workloads
     ]
+    if in_ or out:
+        return (msgspec.structs.replace(played[0], input_tokens=in_, output_tokens=out),)
+    return tuple(played)
 
 
 def _name(level: Level, varies: set[str]) -> str:
@@ -156,6 +189,8 @@ def _name(level: Level, varies: set[str]) -> str:
         parts.append(f"in={level.input_tokens}")
     if "output_tokens" in varies:
         parts.append(f"out={level.output_tokens}")
+    if "model" in varies:
+        parts.append(f"model={level.model}")
     return " ".join(parts)
 
 

@@ -12,13 +12,16 @@ from loadtest.duration import duration, duration_text
 from loadtest.scenario import form
 from loadtest.scenario.document import Document, Fault, Keys, Place, dotted
 
-LOADS = ("concurrency", "rate", "stages")
+LOADS = ("concurrency", "rate", "stages", "trace")
 """The keys that say what a load is: one of them is given, and a block with one does not inherit another."""
 
 _EXCLUDES = {
     ("concurrency", "rate"): "a rate is an open loop, a concurrency a closed one",
     ("concurrency", "stages"): "stages are an open loop, a concurrency a closed one",
     ("rate", "stages"): "stages have rates of their own",
+    ("concurrency", "trace"): "a trace is an open loop, a concurrency a closed one",
+    ("rate", "trace"): "a trace has times of its own",
+    ("stages", "trace"): "a trace has times of its own",
 }
 _SHOWN = 60
 
@@ -26,7 +29,7 @@ _SHOWN = 60
 def check(document: Document) -> tuple[form.File | None, list[Fault]]:
     """The values of the document in their types, or None, and all its faults; a file without any is whole."""
     try:
-        file, faults = form.File.model_validate(document.data), []
+        file, faults = form.File.model_validate(document.data, context=document.folder), []
     except ValidationError as error:
         file, faults = None, [_fault(found, document) for found in error.errors(include_url=False)]
     return file, [*document.faults, *faults, *_contradictions(document)]
@@ -76,18 +79,16 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     if error["type"] == "extra_forbidden":
         return Fault(document.keys[at], dotted(at), _unknown(at))
     place = place_of(document.values, at)
-    if (isinstance(at[-1], int) and len(at) > 2) or error["type"] == "missing":
+    if (isinstance(at[-1], int) and (len(at) > 2 or at[0] == "model")) or error["type"] == "missing":
         at = at[:-1]  # the place of an item says which it is; what is missing has none
     return Fault(place, dotted(at) if place.line else "", _expected(error))
 
 
 def _unknown(at: Keys) -> str:
     key = str(at[-1])
-    section = str(at[0]) if len(at) > 1 else ""
-    if "stages" in at[:-1]:
-        known = [field.alias or name for name, field in form.Stage.model_fields.items()]
-    else:
-        known = [*(form.Block if section == "levels" else form.SECTIONS.get(section, form.File)).model_fields]
+    section = next((str(key) for key in reversed(at[:-1]) if key in form.SECTIONS), "")
+    fields = form.SECTIONS.get(section, form.File).model_fields
+    known = [field.alias or name for name, field in fields.items()]
     if key.endswith(")") and "(" not in key:
         return 'belongs to the value before it: between { } write "uniform(64, 192)" in quotes'
     spelt = key.lower().replace("-", "_")

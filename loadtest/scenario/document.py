@@ -56,12 +56,13 @@ class Fault(NamedTuple):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file's values, and where each key and each value stands."""
+    """A file's values, and where each key and each value stands; ``folder`` is what its paths are relative to."""
 
     data: dict[str, Any]
     keys: dict[Keys, Place]
     values: dict[Keys, Place]
     faults: list[Fault]
+    folder: Path
 
 
 def dotted(keys: Keys) -> str:
@@ -104,8 +105,8 @@ def read(path: Path, origin: str) -> str:
         raise ScenarioError(f"{origin}:{line}: is not UTF-8 text: save it as UTF-8") from None
 
 
-def parse(text: str, origin: str) -> Document:
-    """The document in ``text``; ``origin`` is the file's name in messages.
+def parse(text: str, origin: str, folder: Path = Path()) -> Document:
+    """The document in ``text``; ``origin`` is the file's name in messages, ``folder`` the one that it lies in.
 
     Faults of single entries (a key given twice, a tag) are in the document; the rest of it is still good.
 
@@ -132,7 +133,7 @@ def parse(text: str, origin: str) -> Document:
         )
     walk = _Walk(origin)
     data = walk.mapping(root, ())
-    return Document(data, walk.keys, walk.values, walk.faults)
+    return Document(data, walk.keys, walk.values, walk.faults, folder)
 
 
 class _Walk:

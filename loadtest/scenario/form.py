@@ -1,38 +1,68 @@
 """The form of a scenario file: which keys there are and what each takes. The published JSON Schema comes from here."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainValidator,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, Field
 
-from loadtest import abort
-from loadtest.duration import PATTERN, duration, duration_text
+from loadtest.duration import duration_text, durations_text
 from loadtest.level import Scheduler
-from loadtest.scenario.model import Dtype, Endpoint, Provider, WhenFull
+from loadtest.scenario.kinds import (
+    MAX_LEVELS_PER_AXIS,
+    MAX_TOKENS,
+    MOST_PER_S,
+    NAME,
+    AbortRule,
+    Axis,
+    Bounds,
+    Corpus,
+    Count,
+    Duration,
+    Durations,
+    JsonObject,
+    Length,
+    LocalFile,
+    LocalPath,
+    PerSecond,
+    PositiveDuration,
+    ServerCount,
+    Share,
+    Size,
+    Speed,
+    Text,
+    Weight,
+    Window,
+    Word,
+)
+from loadtest.scenario.model import Combine, Dtype, Endpoint, Provider, WhenFull
 from loadtest.schedule import Arrival
+from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
+from loadtest.workload.model import DataFormat, History, Order, TraceFormat
 
-MAX_LEVELS_PER_AXIS = 100
 MAX_STAGES = 100
-MAX_TOKENS = 10_000_000
-MOST_PER_S = 1_000_000
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+MAX_PARTS = 100
 
 DEFAULTS: dict[str, Any] = {
     "question": "",
     "endpoint": "chat",
     "stream": True,
+    "locked": False,
     "workload.input_tokens": [Tokens(128, 128)],
     "workload.output_tokens": [Tokens(128, 128)],
+    "workload.correlation": 0.0,
+    "mix.weight": 1.0,
+    "data.order": "shuffle",
+    "trace.speed": 1.0,
+    "trace.scale": 1.0,
+    "conversation.think": Distribution("fixed", (0.0,)),
+    "conversation.history": "real",
+    "conversation.abandon": 0.0,
+    "images.count": 1,
+    "probe_stream.input_tokens": Tokens(16, 16),
+    "probe_stream.output_tokens": Tokens(1, 1),
+    "load.repeat": 1,
+    "load.cooldown": 0.0,
+    "load.combine": "product",
     "load.concurrency": [1],
     "load.arrival": "poisson",
     "load.burstiness": 1.0,
@@ -51,93 +81,19 @@ DEFAULTS: dict[str, Any] = {
 """What a key that nobody gave is worth, in the units of the structs. A key that is not here is None then."""
 
 
-def positive_duration(value: object) -> float:
-    """``duration``, and longer than nothing."""
-    seconds = duration(value)
-    if seconds == 0:
-        raise ValueError("expected more than 0s")
-    return seconds
-
-
-def length(value: object) -> Tokens:
-    """A length in tokens: ``128`` or ``uniform(64, 192)``.
-
-    Raises:
-        ValueError: another form, or longer than any model takes.
-    """
-    if isinstance(value, str) and value.count("(") != value.count(")"):  # YAML took its comma for a separator
-        raise ValueError('expected a length: between { } or [ ] write "uniform(64, 192)" in quotes')
-    if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= 100:
-        parsed = Tokens.parse(value)
-        if parsed.high > MAX_TOKENS:
-            raise ValueError(f"expected at most {MAX_TOKENS} tokens")
-        return parsed
-    raise ValueError("expected a number of tokens (128) or uniform(64, 192)")
-
-
-def abort_on(value: object) -> str:
-    """A rule of ``abort``, as it was written but on one line.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not isinstance(value, str):
-        raise ValueError("expected a rule such as error_rate > 50% for 5s")
-    abort.parse(value)
-    return " ".join(value.split())
-
-
-class _OneOrMore:
-    """One value, or a list of them: an axis of the matrix."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        listed: Callable[[Any], Any] = lambda value: value if isinstance(value, list) else [value]  # noqa: E731
-        return core_schema.no_info_before_validator_function(listed, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        array = handler(schema)
-        return {"anyOf": [array["items"], array]}
-
-
-Item = TypeVar("Item")
-Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), _OneOrMore()]
-Count = Annotated[int, Field(ge=1, le=10**9)]
-# What the bundled server takes for --kv-slots, --max-batch-size and --threads.
-ServerCount = Annotated[int, Field(ge=1, le=1024)]
-_DURATION_SCHEMA = {"type": "string", "pattern": f"^{PATTERN}$"}
-Duration = Annotated[float, PlainValidator(duration), WithJsonSchema(_DURATION_SCHEMA)]
-PositiveDuration = Annotated[float, PlainValidator(positive_duration), WithJsonSchema(_DURATION_SCHEMA)]
-Length = Annotated[
-    Tokens,
-    PlainValidator(length),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
-                {"type": "string", "pattern": r"^\s*(uniform\s*\(\s*[0-9]+\s*,\s*[0-9]+\s*\)|[0-9]+)\s*$"},
-            ]
-        }
-    ),
-]
-AbortRule = Annotated[str, PlainValidator(abort_on), WithJsonSchema({"type": "string"})]
-# no control characters: these texts are printed on terminals and stored in results
-Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]
-Word = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
-
 Concurrency = Annotated[
     Axis[Annotated[int, Field(ge=1, le=1_000_000)]] | None,
     Field(
         description="Closed loop: requests in flight, each slot sending its next request when its last one has "
-        "ended. One level for each value. Excludes rate and stages.",
+        "ended. One level for each value. Excludes rate, stages and trace.",
         examples=[16, [1, 4, 16]],
     ),
 ]
-PerSecond = Annotated[float, Field(gt=0, le=MOST_PER_S, allow_inf_nan=False)]
 Rate = Annotated[
     Axis[PerSecond] | None,
     Field(
         description="Open loop: requests a second of the whole run, sent when they are due whatever the answers "
-        "do. One level for each value. Excludes concurrency and stages.",
+        "do. One level for each value. Excludes concurrency, stages and trace.",
         examples=[2.5, [2, 5, 10]],
     ),
 ]
@@ -145,15 +101,16 @@ StageRate = Annotated[float, Field(ge=0, le=MOST_PER_S, allow_inf_nan=False)] | 
 InputTokens = Annotated[
     Axis[Length] | None,
     Field(
-        description="Length of each prompt in tokens: a number, or uniform(low, high) with both ends included. "
-        "One level for each value of a list.",
-        examples=[128, "uniform(64, 192)", [128, 512, 1024]],
+        description="Length of each prompt in tokens: a number, uniform(low, high) with both ends included, or another "
+        "distribution. One level for each value of a list. Data and traces have lengths of their own.",
+        examples=[128, "uniform(64, 192)", "lognormal(512, 300, max=4000)", [128, 512, 1024]],
     ),
 ]
 OutputTokens = Annotated[
     Axis[Length] | None,
     Field(
-        description="Length of answer asked for in tokens, in the forms of input_tokens.",
+        description="Length of answer asked for in tokens, in the forms of input_tokens. Takes the place of that of "
+        "data or a trace.",
         examples=[64, "uniform(16, 64)"],
     ),
 ]
@@ -174,11 +131,22 @@ MaxBatchSize = Annotated[
 ]
 
 
-class _Section(BaseModel):
+ModelAxis = Annotated[
+    Axis[Word] | None,
+    Field(
+        description="Model to ask for; one level for each value of a list. Not given: the one that the target lists.",
+        examples=["meta-llama/Llama-3.1-8B-Instruct", ["base", "fine-tuned"]],
+    ),
+]
+
+
+class Section(BaseModel):
+    """A mapping of a scenario file."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Stage(_Section):
+class Stage(Section):
     """A part of an open loop: a rate, or a straight line from one rate to another."""
 
     rate: StageRate = Field(None, description="Requests a second, all the while; 0 is a pause. Excludes from and to.")
@@ -193,18 +161,48 @@ Stages = Annotated[
         min_length=1,
         max_length=MAX_STAGES,
         description="Open loop: one level whose rate changes, as in a ramp, a step or a spike. It lasts as long as its "
-        "stages together. Excludes concurrency and rate.",
+        "stages together. Excludes concurrency, rate and trace.",
         examples=[[{"rate": 5, "duration": "30s"}, {"from": 5, "to": 50, "duration": "60s"}]],
     ),
 ]
 
 
-class Load(_Section):
+class Trace(Section):
+    """Arrivals out of a local file, each with its lengths."""
+
+    path: LocalFile = Field(description="The file, relative to the scenario's.", examples=["./azure.csv"])
+    format: TraceFormat | None = Field(
+        None,
+        description="azure (CSV of the Azure LLM inference traces), mooncake (JSON Lines with hash ids), burstgpt "
+        "(CSV) or jsonl (timestamp, input_tokens, output_tokens and perhaps session). Not given: found from the file.",
+    )
+    speed: Speed | None = Field(None, description="How many times as fast it is played.", examples=[2, "2x"])
+    window: Window | None = Field(
+        None,
+        description="Start and end of the part that is played, in the trace's own time.",
+        examples=[["10m", "20m"]],
+    )
+    scale: Weight | None = Field(
+        None, description="How many times as many arrivals in the same time: some repeated, or left out at random."
+    )
+
+
+TraceLoad = Annotated[
+    Trace | None,
+    Field(
+        description="Open loop: one level of arrivals that were recorded, with their lengths. It lasts as long as they "
+        "did. Excludes concurrency, rate and stages.",
+    ),
+]
+
+
+class Load(Section):
     """How requests arrive, and for how long, at every level."""
 
     concurrency: Concurrency = None
     rate: Rate = None
     stages: Stages = None
+    trace: TraceLoad = None
     arrival: Arrival | None = Field(
         None,
         description="Gaps of an open loop: poisson (random, as from many users), constant, or gamma (random, with "
@@ -254,16 +252,161 @@ class Load(_Section):
         "Not given: the total timeout.",
         examples=["10s"],
     )
+    cooldown: Duration | None = Field(None, description="Pause between two levels.", examples=["5s"])
+    repeat: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None,
+        description="How often all levels are played; from the second time on in another order, drawn by the seed.",
+        examples=[3],
+    )
+    combine: Combine | None = Field(
+        None,
+        description="How lists make levels: product (each value with each) or zip (the first of all, the second of "
+        "all, and so on: lists of one length, or single values).",
+    )
 
 
-class Workload(_Section):
-    """How long prompts and answers are."""
+class Prefix(Section):
+    """Shared starts of prompts, as system prompts are."""
+
+    share: Share = Field(description="Part of the requests that begin with one.", examples=[0.8])
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = Field(
+        description="Length in tokens, in front of the prompt's own input_tokens.", examples=[1000]
+    )
+    pool: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        description="How many different ones there are.", examples=[20]
+    )
+
+
+class Columns(Section):
+    """Which column, or key, of the data is what."""
+
+    prompt: Word | None = Field(None, description="The text that is asked.")
+    system: Word | None = Field(None, description="The system prompt in front of it.")
+    messages: Word | None = Field(None, description="A list of messages with roles, instead of a prompt.")
+    answer: Word | None = Field(None, description="The reference answer: the history of canned conversations.")
+    input_tokens: Word | None = Field(None, description="The length of the prompt in tokens.")
+    output_tokens: Word | None = Field(None, description="The length of answer to ask for.")
+    session: Word | None = Field(None, description="Rows with the same value are the turns of one conversation.")
+    at: Word | None = Field(None, description="When a row was asked; orders the turns of a session.")
+
+
+class Data(Section):
+    """Prompts out of a local file."""
+
+    path: LocalFile = Field(description="The file, relative to the scenario's.", examples=["./sharegpt.json"])
+    format: DataFormat | None = Field(
+        None,
+        description="sharegpt, chat (messages with roles), openai-batch, jsonl, csv, parquet or text (a prompt a "
+        "line). Not given: found from the file.",
+    )
+    columns: Columns | None = Field(
+        None, description="Which column, or key, of the file is what, where it has names of its own."
+    )
+    order: Order | None = Field(
+        None,
+        description="shuffle (each row once in a seeded order, then again in another), file (as they stand), or random "
+        "(drawn with replacement).",
+    )
+    input_tokens: Bounds | None = Field(
+        None, description="Least and most tokens of a prompt; other rows are skipped.", examples=[[16, 4000]]
+    )
+    output_tokens: Bounds | None = Field(
+        None, description="Least and most tokens of a reference answer; other rows are skipped.", examples=[[1, 1000]]
+    )
+
+
+class Conversation(Section):
+    """Sessions of several turns, whose history grows."""
+
+    turns: Length | None = Field(
+        None,
+        description="Turns of a session: a number or a distribution. Not given: those of the data or the trace.",
+        examples=["uniform(2, 6)"],
+    )
+    think: Durations | None = Field(
+        None,
+        description="Time between an answer and the next turn: a time, or a distribution of times.",
+        examples=["5s", "exponential(5s)"],
+    )
+    history: History | None = Field(
+        None, description="What earlier answers say: real (what the model answered) or canned (prepared text)."
+    )
+    abandon: Share | None = Field(None, description="Chance after each turn that the user leaves.", examples=[0.1])
+    next_input: Length | None = Field(
+        None,
+        description="Length of what the user says from the second turn on. Not given: as input_tokens.",
+        examples=["uniform(8, 64)"],
+    )
+
+
+class Images(Section):
+    """Pictures in each request, different in every one."""
+
+    count: Annotated[int, Field(ge=1, le=100)] | None = Field(None, description="How many.")
+    size: Size = Field(description="Width and height in pixels.", examples=["512x512"])
+
+
+class Asked(Section):
+    """What is said of the requests of a workload, whichever way its lengths are given."""
+
+    correlation: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="Of the lengths of prompt and answer, from -1 to 1.", examples=[0.5]
+    )
+    corpus: Corpus | None = Field(
+        None,
+        description="Text that prompts are made from: a UTF-8 file, or 'unicode' for a mix of scripts. Not given: the "
+        "English text that comes with the tool.",
+        examples=["./book.txt", "unicode"],
+    )
+    prefix: Prefix | None = Field(None, description="Shared starts of prompts, as system prompts are.")
+    data: Data | None = Field(None, description="Prompts out of a local file instead of made ones.")
+    conversation: Conversation | None = Field(
+        None, description="Sessions of several turns. A rate is then one of sessions, and a concurrency one of users."
+    )
+    models: Annotated[dict[Word, Weight], Field(min_length=1, max_length=MAX_PARTS)] | None = Field(
+        None,
+        description="Names of models or LoRA adapters, and how often each is asked compared with the others.",
+        examples=[{"base": 0.7, "adapter-a": 0.3}],
+    )
+    images: Images | None = Field(None, description="Pictures in each request; of the endpoint chat.")
+    body: JsonObject | None = Field(
+        None,
+        description="Further keys of every request's body, such as tools, response_format or temperature.",
+        examples=[{"temperature": 0.7}],
+    )
+
+
+class Workload(Asked):
+    """What is asked."""
 
     input_tokens: InputTokens = None
     output_tokens: OutputTokens = None
 
 
-class Server(_Section):
+class Part(Asked):
+    """One workload of a mix."""
+
+    name: Annotated[str, Field(pattern=f"^{NAME}$")] = Field(
+        description="Names it in the report: letters, digits, '.', '_' and '-'.", examples=["chat"]
+    )
+    weight: Weight | None = Field(None, description="How many of the requests are of it, compared with the others.")
+    input_tokens: Length | None = Field(
+        None, description="Length of each prompt in tokens, in the forms of workload.input_tokens.", examples=[200]
+    )
+    output_tokens: Length | None = Field(
+        None, description="Length of answer asked for in tokens, in the same forms.", examples=[100]
+    )
+
+
+class ProbeStream(Section):
+    """A light stream of small requests beside the load."""
+
+    rate: PerSecond = Field(description="Requests a second.", examples=[0.5])
+    input_tokens: Length | None = Field(None, description="Length of each prompt in tokens.")
+    output_tokens: Length | None = Field(None, description="Length of answer asked for in tokens.")
+
+
+class Server(Section):
     """The bundled server; unused when the target is a URL."""
 
     model: Word | None = Field(
@@ -289,19 +432,21 @@ class Server(_Section):
     )
 
 
-class Block(_Section):
-    """A set of levels: the product of its axes. An axis not given here is that of load, workload or server."""
+class Block(Section):
+    """A set of levels: its axes combined. An axis not given here is that of load, workload, server or the file."""
 
     concurrency: Concurrency = None
     rate: Rate = None
     stages: Stages = None
+    trace: TraceLoad = None
     input_tokens: InputTokens = None
     output_tokens: OutputTokens = None
+    model: ModelAxis = None
     scheduler: SchedulerAxis = None
     max_batch_size: MaxBatchSize = None
 
 
-class Timeouts(_Section):
+class Timeouts(Section):
     """When a request is given up."""
 
     total: PositiveDuration | None = Field(None, description="The whole request.", examples=["300s"])
@@ -309,7 +454,7 @@ class Timeouts(_Section):
     stall: PositiveDuration | None = Field(None, description="Between two pieces of an answer.", examples=["60s"])
 
 
-class File(_Section):
+class File(Section):
     """A scenario of loadtest: what is asked of an inference endpoint, and for how long. All keys are optional."""
 
     name: Annotated[str, Field(pattern=f"^{NAME}$")] | None = Field(
@@ -322,23 +467,39 @@ class File(_Section):
         description="The question that the scenario answers.",
         examples=["How many users at once before the first token takes more than 300 ms?"],
     )
-    endpoint: Endpoint | None = Field(None, description="OpenAI dialect: chat or completions.")
+    endpoint: Endpoint | None = Field(
+        None, description="OpenAI dialect: chat or completions; embeddings can be planned and not yet played."
+    )
     stream: bool | None = Field(None, description="Whether answers are streamed; without, there is no TTFT.")
-    model: Word | None = Field(
+    model: ModelAxis = None
+    tokenizer: LocalPath | None = Field(
         None,
-        description="Model to ask for. Not given: the one that the target lists.",
-        examples=["meta-llama/Llama-3.1-8B-Instruct"],
+        description="A local folder with a tokenizer.json, or that file: prompts then have exactly the tokens asked "
+        "for. Not given: found out by asking the endpoint.",
+        examples=["./llama-3"],
+    )
+    locked: bool | None = Field(
+        None,
+        description="Whether a result is marked as not comparable when anything was overridden by flags or variables.",
     )
     seed: Annotated[int, Field(ge=0, lt=10**18)] | None = Field(
         None, description="Fixes prompts, lengths and arrivals. Not given: random, and recorded in the result."
     )
-    workload: Workload | None = Field(None, description="How long prompts and answers are.")
+    workload: Workload | None = Field(None, description="What is asked.")
+    mix: Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS)] | None = Field(
+        None, description="Several workloads at once, each with its share of the requests, instead of one workload."
+    )
     load: Load | None = Field(None, description="How requests arrive, and for how long, at every level.")
+    probe_stream: ProbeStream | None = Field(
+        None,
+        description="A light stream of small requests beside the load, to see what they suffer under it. It is in no "
+        "other figure.",
+    )
     server: Server | None = Field(None, description="The bundled server; unused when the target is a URL.")
     levels: Annotated[list[Block], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS)] | None = Field(
         None,
         description="Sets of levels, played in this order, instead of the one product of all axes: each is the "
-        "product of its own axes and, for those it does not give, of load, workload and server.",
+        "product (or zip) of its own axes and, for those it does not give, of load, workload, server and model.",
     )
     timeouts: Timeouts | None = Field(None, description="When a request is given up.")
     abort_on: AbortRule | None = Field(
@@ -349,12 +510,23 @@ class File(_Section):
     )
 
 
-SECTIONS: dict[str, type[_Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     "load": Load,
     "workload": Workload,
     "server": Server,
     "timeouts": Timeouts,
+    "probe_stream": ProbeStream,
+    "mix": Part,
+    "levels": Block,
+    "stages": Stage,
+    "trace": Trace,
+    "prefix": Prefix,
+    "data": Data,
+    "columns": Columns,
+    "conversation": Conversation,
+    "images": Images,
 }
+"""The form of each mapping, or of each item of a list, by the key that it stands behind."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -365,7 +537,7 @@ def json_schema() -> dict[str, Any]:
     for key, value in DEFAULTS.items():
         section, _, name = key.rpartition(".")
         properties = (definitions[SECTIONS[section].__name__] if section else schema)["properties"]
-        properties[name]["default"] = _written(value, seconds=section == "timeouts" or name == "duration")
+        properties[name]["default"] = _written(value, seconds=section == "timeouts" or name in ("duration", "cooldown"))
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "loadtest scenario"}
     return head | schema
 
@@ -377,6 +549,8 @@ def _written(value: Any, seconds: bool) -> Any:
             return _written(one, seconds)
         case Tokens():
             return value.low if value.low == value.high else str(value)
+        case Distribution():
+            return durations_text(value)
         case float():
             return duration_text(value) if seconds else value
     return value

@@ -7,28 +7,34 @@ import msgspec
 from loadtest.level import Scheduler
 from loadtest.schedule import Arrival, Stage
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Probe, Trace, Workload
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "embeddings"]
+Combine = Literal["product", "zip"]
 WhenFull = Literal["queue", "drop"]
 Provider = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "fp16", "int8"]
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A set of levels: the product of its axes. No axis is empty.
+    """A set of levels: its axes combined. No axis is empty.
 
     Exactly one of ``concurrency`` (closed loop: requests in flight), ``rate_per_s`` (open loop: requests a second,
-    of the whole run) and ``stages`` (open loop: one level whose rate changes) is given. ``scheduler`` and
-    ``max_batch_size`` are settings of the bundled server and mean nothing for another target.
+    of the whole run), ``stages`` (open loop: one level whose rate changes) and ``trace`` (open loop: one level of
+    recorded arrivals) is given. Lengths of None are those of the scenario's workloads, of their data or of the trace.
+    ``model`` of None is the target's own. ``scheduler`` and ``max_batch_size`` are settings of the bundled server and
+    mean nothing for another target.
     """
 
     concurrency: list[int] | None
     rate_per_s: list[float] | None
-    input_tokens: list[Length]
-    output_tokens: list[Length]
+    input_tokens: list[Length] | None
+    output_tokens: list[Length] | None
     scheduler: list[Scheduler]
     max_batch_size: list[int]
     stages: tuple[Stage, ...] | None = None
+    trace: Trace | None = None
+    model: list[str] | None = None
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -51,19 +57,28 @@ class Scenario(msgspec.Struct, frozen=True):
 
     At least one of ``duration_s`` and ``requests`` is given; both: whichever ends first. Stages have a duration of
     their own instead of ``duration_s``. ``warmup_s``, ``grace_s`` and ``seed`` of None are derived by the plan.
-    ``name`` is fit for a folder's name. ``model`` of None takes the model that the target lists. ``arrival`` is that
-    of the blocks with a rate or stages, ``burstiness`` the shape of its gaps where it is gamma. ``max_in_flight`` is
-    the whole run's cap on the requests of an open loop; of None there is none. ``abort_on`` is the text of a rule
-    that ``abort.parse`` reads.
+    ``name`` is fit for a folder's name. ``arrival`` is that of the blocks with a rate or stages, ``burstiness`` the
+    shape of its gaps where it is gamma. ``max_in_flight`` is the whole run's cap on the requests of an open loop; of
+    None there is none. ``abort_on`` is the text of a rule that ``abort.parse`` reads.
+
+    ``workloads`` are one, or the parts of a mix; the lengths of one that is alone are those of the blocks. The axes of
+    a block are combined as ``combine`` says, and all levels played ``repeat`` times with a pause of ``cooldown_s``
+    before each but the first. ``tokenizer`` is a local path; of None, tokens are counted as the target does. Paths are
+    absolute. A ``locked`` scenario is played as it is, or its result says why it cannot be compared.
     """
 
     name: str
     question: str
     endpoint: Endpoint
     stream: bool
-    model: str | None
+    tokenizer: str | None
     seed: int | None
+    locked: bool
+    workloads: tuple[Workload, ...]
     levels: list[Block]
+    combine: Combine
+    repeat: int
+    cooldown_s: float
     duration_s: float | None
     requests: int | None
     warmup_s: float | None
@@ -78,6 +93,12 @@ class Scenario(msgspec.Struct, frozen=True):
     connect_timeout_s: float
     stall_timeout_s: float
     server: ServerSettings
+    probe: Probe | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The first model asked for; None takes the one that the target lists."""
+        return next((model for block in self.levels for model in block.model or ()), None)
 
 
 class Override(msgspec.Struct, frozen=True):
@@ -92,7 +113,8 @@ class Resolved(msgspec.Struct, frozen=True):
 
     ``sources`` maps the dotted key of the file format (``load.concurrency``, ``levels.0.scheduler``) to
     ``default``, ``file.yaml:12`` or the flag or variable. ``text`` is the complete scenario as YAML: it loads
-    back to an equal ``scenario``. ``sha256`` is the digest of ``text`` in UTF-8, hexadecimal.
+    back to an equal ``scenario``. ``sha256`` is a digest of what is asked, whoever asked it: not of the name, the
+    question, the seed, or the folders of files.
     """
 
     scenario: Scenario

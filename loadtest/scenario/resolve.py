@@ -2,22 +2,27 @@
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loadtest.errors import ScenarioError
-from loadtest.scenario import catalog, form
-from loadtest.scenario.check import LOADS, blocks_of, check, mapping, message, no_mapping, place_of
-from loadtest.scenario.document import Document, Fault, Keys, Place, dotted, parse, read, scalar
-from loadtest.scenario.model import Block, Override, Resolved, Scenario, ServerSettings
+from loadtest.scenario import catalog
+from loadtest.scenario.build import AXES, build
+from loadtest.scenario.check import LOADS, blocks_of, check, mapping, message, no_mapping
+from loadtest.scenario.document import Document, Fault, Place, dotted, parse, read, scalar
+from loadtest.scenario.model import Block, Override, Resolved, Scenario
 from loadtest.scenario.text import write
-from loadtest.schedule import Stage
 
 _FLAGS: dict[str, tuple[str, ...]] = {
     "concurrency": ("load", "concurrency"),
     "rate": ("load", "rate"),
+    "trace": ("load", "trace"),
+    "speed": ("load", "trace", "speed"),
     "arrival": ("load", "arrival"),
     "burstiness": ("load", "burstiness"),
     "max_in_flight": ("load", "max_in_flight"),
@@ -27,11 +32,16 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "duration": ("load", "duration"),
     "warmup": ("load", "warmup"),
     "grace": ("load", "grace"),
+    "cooldown": ("load", "cooldown"),
+    "repeat": ("load", "repeat"),
+    "data": ("workload", "data"),
     "input_tokens": ("workload", "input_tokens"),
     "output_tokens": ("workload", "output_tokens"),
     "endpoint": ("endpoint",),
     "stream": ("stream",),
     "model": ("model",),
+    "tokenizer": ("tokenizer",),
+    "probe_rate": ("probe_stream", "rate"),
     "seed": ("seed",),
     "abort_on": ("abort_on",),
     "timeout": ("timeouts", "total"),
@@ -45,20 +55,15 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "threads": ("server", "threads"),
     "serve_model": ("server", "model"),
 }
-_AXES: dict[str, str] = {
-    "concurrency": "load",
-    "rate": "load",
-    "stages": "load",
-    "input_tokens": "workload",
-    "output_tokens": "workload",
-    "scheduler": "server",
-    "max_batch_size": "server",
-}
-"""The keys of a block, and the section that gives what a block does not."""
 _TEXTS = {"model", "serve_model", "abort_on"}  # never read as a number: a model may be called 7
-_OPEN_LOOP = ("arrival", "burstiness", "max_in_flight", "when_full")
-"""What a file says of its open loop, and is not said of the closed one that a flag asks for instead."""
-_COMMAS = re.compile(r",(?![^(]*\))")  # not those inside uniform(64, 192)
+_FILES = {"data", "trace", "tokenizer"}  # of a flag relative to the working directory, not to the scenario's folder
+_LENGTHS = ("input_tokens", "output_tokens", "correlation")
+"""What a file says of the prompts that it has made, and is not said of those that a flag takes from another file."""
+_UNSAID = {
+    "concurrency": ("arrival", "burstiness", "max_in_flight", "when_full"),
+    "trace": ("arrival", "burstiness", "duration"),
+}
+"""What a file says of its own load, and is not said of the one that a flag asks for instead."""
 _MAX_LEVELS = 1000
 
 
@@ -69,21 +74,21 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
     file, faults = check(document)
     if file is None or faults:
         raise ScenarioError(message(faults))
-    scenario, sources = _build(name, file, document.values)
-    count = sum(_levels(block) for block in scenario.levels)
+    scenario, sources = build(name, file, document.values)
+    count = _levels(scenario)
     if count > _MAX_LEVELS:
         raise ScenarioError(
             f"{source or scenario.name}: the axes make {count} levels, at most {_MAX_LEVELS} can be played in one "
             "run: shorten an axis"
         )
     text = write(scenario, sources)
-    return Resolved(scenario, sources, text, hashlib.sha256(text.encode()).hexdigest())
+    return Resolved(scenario, sources, text, _digest(scenario))
 
 
 def _document(source: str | None) -> tuple[str, Document]:
     """The default name of the scenario in ``source``, and its values."""
     if source is None:
-        return "flags", Document({}, {}, {}, [])
+        return "flags", Document({}, {}, {}, [], Path())
     path = Path(source)
     names = catalog.paths()
     named = source in names or not (path.suffix in {".yaml", ".yml"} or path.name != source or path.exists())
@@ -93,7 +98,7 @@ def _document(source: str | None) -> tuple[str, Document]:
         raise ScenarioError(f"{source}: no such file; did you mean the preset {path.stem!r}?")
     origin = path.name if named else source if source.isprintable() else ascii(source)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100]
-    return stem or "scenario", parse(read(path, origin), origin)
+    return stem or "scenario", parse(read(path, origin), origin, path.parent)
 
 
 def _apply(overrides: dict[str, Override], document: Document) -> None:
@@ -101,29 +106,39 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
     data, values = document.data, document.values
     overrides = dict(_parted(overrides))
     load = mapping(data, "load")
-    replaced = _AXES.keys() & overrides.keys()
+    replaced = AXES.keys() & overrides.keys()
     if replaced & {*LOADS}:
         replaced |= {*LOADS}
-        if "rate" not in overrides:
-            for key in _OPEN_LOOP:
+        for flag in _UNSAID.keys() & overrides.keys() if "rate" not in overrides else ():
+            for key in _UNSAID[flag]:
                 load.pop(key, None)
+    if {"data", "trace"} & overrides.keys():
+        for section in (mapping(data, "workload"), *(block for _, block in blocks_of(data))):
+            for key in _LENGTHS:
+                section.pop(key, None)
     if "arrival" in overrides and overrides["arrival"].value != "gamma":
         load.pop("burstiness", None)
     for axis in replaced:
-        mapping(data, _AXES[axis]).pop(axis, None)
+        (mapping(data, AXES[axis]) if AXES[axis] else data).pop(axis, None)
         for _, block in blocks_of(data):
             block.pop(axis, None)
     for flag, override in overrides.items():
         at = _FLAGS[flag]
-        section, key = at if len(at) == 2 else ("", at[0])
+        if flag == "speed" and "trace" not in load:
+            document.faults.append(Fault(Place(override.origin), "", "applies to a trace only: give one with --trace"))
+            continue
         for stale in [keys for keys in values if keys[: len(at)] == at]:
             del values[stale]
         values[at] = Place(override.origin)
-        if section and not isinstance(data.get(section), dict):
-            if data.get(section) is not None:  # noted here, as the section is about to be replaced by a good one
-                document.faults.append(Fault(values[section,], section, no_mapping(data[section])))
-            data[section] = {}
-        (data[section] if section else data)[key] = _typed(flag, override.value)
+        section = data
+        for depth, name in enumerate(at[:-1], start=1):
+            if not isinstance(section.get(name), dict):
+                if section.get(name) is not None:  # noted here, as it is about to be replaced by a good one
+                    here = at[:depth]
+                    document.faults.append(Fault(values[here], dotted(here), no_mapping(section[name])))
+                section[name] = {}
+            section = section[name]
+        section[at[-1]] = _typed(flag, override.value)
 
 
 def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
@@ -139,111 +154,52 @@ def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
 
 def _typed(flag: str, text: str) -> Any:
     """The text of a flag as the file would give it."""
+    if flag == "tokenizer":
+        return os.path.abspath(text)
+    if flag in _FILES:
+        return {"path": os.path.abspath(text)}
     if flag in _TEXTS:
-        return text
+        return text if flag not in AXES else [*map(str.strip, text.split(","))] if "," in text else [text]
     # "null" means "not given" in a file; nobody passes a flag in order not to give it
-    items = [item if (value := scalar(item)) is None else value for item in map(str.strip, _COMMAS.split(text))]
-    return items if flag in _AXES else items[0] if len(items) == 1 else text
+    items = [item if (value := scalar(item)) is None else value for item in map(str.strip, _parts(text))]
+    return items if flag in AXES else items[0] if len(items) == 1 else text
 
 
-def _levels(block: Block) -> int:
-    """How many levels a block is."""
-    axes = (block.concurrency or block.rate_per_s or [block.stages], block.input_tokens, block.output_tokens)
-    return math.prod(map(len, (*axes, block.scheduler, block.max_batch_size)))
+def _parts(text: str) -> Iterator[str]:
+    """What stands between the commas, but not between those inside uniform(64, 192)."""
+    depth = start = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth <= 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
 
 
-def _build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scenario, dict[str, str]]:
-    """The scenario of a valid file, and the source of each value by its dotted key."""
-    sources: dict[str, str] = {}
-
-    def given(at: Keys) -> Any:
-        section: Any = file
-        for key in at:
-            if section is None:
-                return None
-            section = section[key] if isinstance(key, int) else getattr(section, key)
-        return section
-
-    def first(to: Keys, *ways: Keys, default: Any = None) -> Any:
-        """The value of the first way that was given, its source noted under ``to``."""
-        for at in ways:
-            if (value := given(at)) is not None:
-                sources[dotted(to)] = place_of(values, at).source
-                return value
-        sources[dotted(to)] = "default"
-        return default
-
-    def one(*at: str) -> Any:
-        return first(at, at, default=form.DEFAULTS.get(dotted(at)))
-
-    def block(index: int, alone: bool) -> Block:
-        def axis(key: str) -> Any:
-            inherited, own = (_AXES[key], key), ("levels", index, key)
-            to = inherited if alone else own
-            return first(to, own, inherited, default=form.DEFAULTS.get(dotted(inherited)))
-
-        own = file.levels[index] if file.levels else None
-        kind = next(
-            (key for of in (own, file.load) for key in LOADS if getattr(of, key, None) is not None), "concurrency"
-        )
-        load = axis(kind)
-        return Block(
-            concurrency=load if kind == "concurrency" else None,
-            rate_per_s=load if kind == "rate" else None,
-            stages=tuple(map(_stage, load)) if kind == "stages" else None,
-            input_tokens=axis("input_tokens"),
-            output_tokens=axis("output_tokens"),
-            scheduler=axis("scheduler"),
-            max_batch_size=axis("max_batch_size"),
-        )
-
-    count = len(file.levels or [None])
-    levels = [block(index, alone=count == 1) for index in range(count)]
-    requests = one("load", "requests")
-    timed = any(level.stages is None for level in levels)
-    duration = first(
-        ("load", "duration"),
-        ("load", "duration"),
-        default=None if requests is not None or not timed else form.DEFAULTS["load.duration"],
-    )
-    open_loop = any(level.concurrency is None for level in levels)
-    arrival = one("load", "arrival") if open_loop else form.DEFAULTS["load.arrival"]
-    max_in_flight = one("load", "max_in_flight")
-    scenario = Scenario(
-        name=first(("name",), ("name",), default=name),
-        question=one("question"),
-        endpoint=one("endpoint"),
-        stream=one("stream"),
-        model=one("model"),
-        seed=one("seed"),
-        levels=levels,
-        duration_s=duration,
-        requests=requests,
-        warmup_s=one("load", "warmup"),
-        grace_s=one("load", "grace"),
-        arrival=arrival,
-        burstiness=one("load", "burstiness") if open_loop and arrival == "gamma" else form.DEFAULTS["load.burstiness"],
-        max_in_flight=max_in_flight,
-        when_full=one("load", "when_full") if max_in_flight is not None else form.DEFAULTS["load.when_full"],
-        max_rate_per_s=one("load", "max_rate"),
-        abort_on=one("abort_on"),
-        timeout_s=one("timeouts", "total"),
-        connect_timeout_s=one("timeouts", "connect"),
-        stall_timeout_s=one("timeouts", "stall"),
-        server=ServerSettings(
-            model=one("server", "model"),
-            provider=one("server", "provider"),
-            dtype=one("server", "dtype"),
-            threads=one("server", "threads"),
-            batch_timeout_ms=one("server", "batch_timeout_ms"),
-            kv_slots=one("server", "kv_slots"),
-            max_seq_len=one("server", "max_seq_len"),
-        ),
-    )
-    return scenario, sources
+def _levels(scenario: Scenario) -> int:
+    """How many levels a run is."""
+    lengths = [_axis_lengths(block) for block in scenario.levels]
+    return scenario.repeat * sum(max(found) if scenario.combine == "zip" else math.prod(found) for found in lengths)
 
 
-def _stage(stage: form.Stage) -> Stage:
-    """A valid stage of the file, with the rates at its two ends."""
-    start, end = (stage.from_, stage.to) if stage.rate is None else (stage.rate, stage.rate)
-    return Stage(start or 0.0, end or 0.0, stage.duration)
+def _axis_lengths(block: Block) -> list[int]:
+    """How many values each axis of a block has."""
+    load = block.concurrency or block.rate_per_s or [None]
+    axes = (load, block.input_tokens, block.output_tokens, block.model, block.scheduler, block.max_batch_size)
+    return [len(axis or [None]) for axis in axes]
+
+
+def _digest(scenario: Scenario) -> str:
+    """See ``Resolved.sha256``."""
+    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None)
+    return hashlib.sha256(msgspec.json.encode(_named(msgspec.to_builtins(anonymous)))).hexdigest()
+
+
+def _named(value: Any) -> Any:
+    """The value, each path in it cut down to the name of its file: the same data lie elsewhere for somebody else."""
+    if isinstance(value, dict):
+        return {
+            key: os.path.basename(inner) if key in ("path", "corpus", "tokenizer") and inner else _named(inner)
+            for key, inner in value.items()
+        }
+    return [*map(_named, value)] if isinstance(value, list | tuple) else value

@@ -1,18 +1,21 @@
 """A scenario written out whole, as the YAML that is kept with every result."""
 
 import re
+from typing import Any
 
+import msgspec
 import yaml
 
-from loadtest.duration import duration_text
+from loadtest.duration import duration_text, durations_text
 from loadtest.scenario.document import scalar
 from loadtest.scenario.model import Block, Scenario
 from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import Conversation, Data, Images, Prefix, Trace, Workload
 
 HEADER = "# Every value of this scenario; behind each, where it came from.\n"
 
-Value = str | bool | int | float | Length | Stage | None
+Value = str | bool | int | float | Length | Stage | list[Any] | dict[str, Any] | None
 
 
 def write(scenario: Scenario, sources: dict[str, str]) -> str:
@@ -22,38 +25,46 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
     """
     rows: list[tuple[str, str]] = []
 
-    def row(at: str, value: Value | list[Value], indent: str = "") -> None:
-        items = value if isinstance(value, list) else [value]
-        written = ", ".join(map(_written, items))
-        key = at.rpartition(".")[2]
-        bare = len(items) == 1 and not isinstance(items[0], Stage)
-        rows.append((f"{indent}{key}: {written if bare else f'[{written}]'}", sources[at]))
+    def row(at: str, value: Value, indent: str = "") -> None:
+        rows.append((f"{indent}{at.rpartition('.')[2]}: {_written(value)}", sources[at]))
 
-    def section(name: str, values: dict[str, Value | list[Value]]) -> None:
+    def section(name: str, values: dict[str, Value]) -> None:
         rows.append((f"{name}:", ""))
         for key, value in values.items():
             row(f"{name}.{key}", value, "  ")
 
+    def items(name: str, values: list[dict[str, Value]]) -> None:
+        rows.append((f"{name}:", ""))
+        for index, item in enumerate(values):
+            marker = "  - "
+            for key, value in item.items():
+                row(f"{name}.{index}.{key}", value, marker)
+                marker = "    "
+
     alone = scenario.levels[0] if len(scenario.levels) == 1 else None
-    open_loop = any(block.concurrency is None for block in scenario.levels)
-    server = scenario.server
+    mixed = "mix.0.name" in sources
+    gapped = any(block.concurrency is None and block.trace is None for block in scenario.levels)
+    server, probe = scenario.server, scenario.probe
     head: dict[str, Value] = {
         "name": scenario.name,
         "question": scenario.question,
         "endpoint": scenario.endpoint,
         "stream": scenario.stream,
-        "model": scenario.model,
+        "tokenizer": scenario.tokenizer,
         "seed": scenario.seed,
+        "locked": scenario.locked,
     }
-    for key, value in head.items():
+    for key, value in (head | (_model(alone) if alone else {})).items():
         row(key, value)
-    if alone:
-        section("workload", _workload(alone))
+    if mixed:
+        items("mix", [_part(workload) for workload in scenario.workloads])
+    else:
+        section("workload", (_lengths(alone) if alone else {}) | _asked(scenario.workloads[0]))
     section(
         "load",
         (_load(alone) if alone else {})
-        | ({"arrival": scenario.arrival} if open_loop else {})
-        | ({"burstiness": scenario.burstiness} if open_loop and scenario.arrival == "gamma" else {})
+        | ({"arrival": scenario.arrival} if gapped else {})
+        | ({"burstiness": scenario.burstiness} if gapped and scenario.arrival == "gamma" else {})
         | {"max_in_flight": scenario.max_in_flight}
         | ({"when_full": scenario.when_full} if scenario.max_in_flight is not None else {})
         | {
@@ -62,8 +73,16 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
             "duration": _duration(scenario.duration_s),
             "warmup": _duration(scenario.warmup_s),
             "grace": _duration(scenario.grace_s),
+            "cooldown": _duration(scenario.cooldown_s),
+            "repeat": scenario.repeat,
+            "combine": scenario.combine,
         },
     )
+    if probe is None:
+        row("probe_stream", None)
+    else:
+        lengths = {"input_tokens": probe.input_tokens, "output_tokens": probe.output_tokens}
+        section("probe_stream", {"rate": probe.rate_per_s, **lengths})
     section(
         "server",
         {"model": server.model, "provider": server.provider, "dtype": server.dtype, "threads": server.threads}
@@ -75,12 +94,8 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
         },
     )
     if not alone:
-        rows.append(("levels:", ""))
-        for index, block in enumerate(scenario.levels):
-            marker = "  - "
-            for key, values in (_load(block) | _workload(block) | _batching(block)).items():
-                row(f"levels.{index}.{key}", values, marker)
-                marker = "    "
+        blocks = scenario.levels
+        items("levels", [_load(b) | ({} if mixed else _lengths(b)) | _model(b) | _batching(b) for b in blocks])
     section(
         "timeouts",
         {
@@ -94,20 +109,95 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
     return HEADER + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
 
 
-def _load(block: Block) -> dict[str, Value | list[Value]]:
+def _load(block: Block) -> dict[str, Value]:
+    if block.trace is not None:
+        return {"trace": _trace(block.trace)}
     if block.stages is not None:
         return {"stages": [*block.stages]}
     if block.rate_per_s is not None:
-        return {"rate": [*block.rate_per_s]}
-    return {"concurrency": [*(block.concurrency or [])]}
+        return {"rate": _axis(block.rate_per_s)}
+    return {"concurrency": _axis(block.concurrency)}
 
 
-def _workload(block: Block) -> dict[str, Value | list[Value]]:
-    return {"input_tokens": [*block.input_tokens], "output_tokens": [*block.output_tokens]}
+def _lengths(block: Block) -> dict[str, Value]:
+    return {"input_tokens": _axis(block.input_tokens), "output_tokens": _axis(block.output_tokens)}
 
 
-def _batching(block: Block) -> dict[str, Value | list[Value]]:
-    return {"scheduler": [*block.scheduler], "max_batch_size": [*block.max_batch_size]}
+def _model(block: Block) -> dict[str, Value]:
+    return {"model": _axis(block.model)}
+
+
+def _batching(block: Block) -> dict[str, Value]:
+    return {"scheduler": _axis(block.scheduler), "max_batch_size": _axis(block.max_batch_size)}
+
+
+def _part(workload: Workload) -> dict[str, Value]:
+    lengths = {"input_tokens": workload.input_tokens, "output_tokens": workload.output_tokens}
+    return _without_none(name=workload.name, weight=workload.weight, **lengths, **_asked(workload))
+
+
+def _asked(workload: Workload) -> dict[str, Value]:
+    prefix, data, talk, images = workload.prefix, workload.data, workload.conversation, workload.images
+    return {
+        "correlation": workload.correlation,
+        "corpus": workload.corpus,
+        "prefix": _prefix(prefix) if prefix else None,
+        "data": _data(data) if data else None,
+        "conversation": _conversation(talk) if talk else None,
+        "models": {model.name: model.weight for model in workload.models} or None,
+        "images": _images(images) if images else None,
+        "body": msgspec.json.decode(workload.body) if workload.body else None,
+    }
+
+
+def _prefix(prefix: Prefix) -> dict[str, Value]:
+    return {"share": prefix.share, "tokens": prefix.tokens, "pool": prefix.pool}
+
+
+def _data(data: Data) -> dict[str, Value]:
+    asked, answer = [data.min_input, data.max_input], [data.min_output, data.max_output]
+    return _without_none(
+        path=data.path,
+        format=data.format,
+        columns=dict(data.columns) or None,
+        order=data.order,
+        input_tokens=asked if any(asked) else None,
+        output_tokens=answer if any(answer) else None,
+    )
+
+
+def _trace(trace: Trace) -> dict[str, Value]:
+    whole = (trace.start_s, trace.end_s) == (0, None)
+    return _without_none(
+        path=trace.path,
+        format=trace.format,
+        speed=trace.speed,
+        window=None if whole else [_duration(trace.start_s), _duration(trace.end_s)],
+        scale=trace.scale,
+    )
+
+
+def _conversation(talk: Conversation) -> dict[str, Value]:
+    return _without_none(
+        turns=talk.turns,
+        think=durations_text(talk.think_s),
+        history=talk.history,
+        abandon=talk.abandon,
+        next_input=talk.next_input,
+    )
+
+
+def _images(images: Images) -> dict[str, Value]:
+    return {"count": images.count, "size": f"{images.width}x{images.height}"}
+
+
+def _without_none(**values: Value) -> dict[str, Value]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _axis(values: list[Any] | None) -> Value:
+    """An axis as one writes it: a single value without brackets."""
+    return values[0] if values and len(values) == 1 else values
 
 
 def _duration(seconds: float | None) -> str | None:
@@ -120,8 +210,12 @@ def _written(value: Value) -> str:
             return "null"
         case bool():
             return str(value).lower()
-        case Length(low=low, high=high):
-            return str(low) if low == high else f'"{value}"'
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_written(key)}: {_written(inner)}' for key, inner in value.items())}}}"
+        case Length(low=low, high=high, shape=shape):
+            return str(low) if low == high and shape is None else f'"{value}"'
         case Stage(from_per_s=low, to_per_s=high, duration_s=seconds):
             rates = f"rate: {_written(low)}" if low == high else f"from: {_written(low)}, to: {_written(high)}"
             return f"{{{rates}, duration: {duration_text(seconds)}}}"

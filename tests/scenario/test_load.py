@@ -1,6 +1,5 @@
 """What a scenario becomes, and which of several values wins."""
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -40,7 +39,7 @@ def test_flags_alone_make_a_scenario() -> None:
     assert scenario.model == "7"
     assert scenario.duration_s == 60
     assert scenario.levels == [
-        Block([1, 4], None, [Length(64, 192), Length(512, 512)], [Length(128, 128)], ["continuous"], [16])
+        Block([1, 4], None, [Length(64, 192), Length(512, 512)], [Length(128, 128)], ["continuous"], [16], model=["7"])
     ]
     assert resolved.sources["load.concurrency"] == "--concurrency"
     assert resolved.sources["timeouts.total"] == "default"
@@ -57,7 +56,9 @@ def test_every_flag_arrives() -> None:
     }  # fmt: skip
     resolved = from_flags(**flags)
     scenario = resolved.scenario
-    assert scenario.levels == [Block(None, [2, 5.5], [Length(8, 8)], [Length(1, 2)], ["dynamic", "none"], [1, 2])]
+    assert scenario.levels == [
+        Block(None, [2, 5.5], [Length(8, 8)], [Length(1, 2)], ["dynamic", "none"], [1, 2], model=["null"])
+    ]
     assert (scenario.arrival, scenario.burstiness) == ("gamma", 0.5)
     assert (scenario.max_in_flight, scenario.when_full, scenario.max_rate_per_s) == (100, "drop", 50)
     assert scenario.abort_on == "error_rate > 50% for 5s"
@@ -203,11 +204,21 @@ def test_a_scenario_without_a_name_has_that_of_its_file(tmp_path: Path, file: st
     assert load(str(tmp_path / file), {}).scenario.name == name
 
 
-def test_the_digest_is_that_of_the_text() -> None:
-    resolved = from_flags(seed="1")
-    assert resolved.sha256 == hashlib.sha256(resolved.text.encode()).hexdigest()
-    assert from_flags(seed="1") == resolved
-    assert from_flags(seed="2").sha256 != resolved.sha256
+def test_the_digest_is_that_of_what_is_asked_whoever_asks_it(tmp_path: Path) -> None:
+    flags = from_flags(rate="2", input_tokens="8", seed="1")
+    file = from_text(tmp_path, "name: other\nquestion: Why?\nworkload: {input_tokens: 8}\nload: {rate: 2}\nseed: 2")
+    assert flags.sha256 == file.sha256 == from_text(tmp_path, flags.text).sha256
+    assert from_flags(rate="2", input_tokens="9", seed="1").sha256 != flags.sha256
+
+
+def test_the_digest_knows_files_by_name_and_not_by_folder(tmp_path: Path) -> None:
+    found = set()
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "rows.jsonl").write_text("{}")
+        (folder / "other.jsonl").write_text("{}")
+        found |= {from_text(folder, f"workload: {{data: {{path: {name}.jsonl}}}}").sha256 for name in ("rows", "other")}
+    assert len(found) == 2
 
 
 TOKENS = st.tuples(st.integers(1, 10**7), st.integers(1, 10**7)).map(lambda pair: str(Length(*sorted(pair))))
@@ -229,7 +240,9 @@ FLAGS = st.fixed_dictionaries(
         "max_batch_size": axis(SIZES), "requests": COUNTS, "duration": TIMES, "grace": TIMES, "timeout": TIMES,
         "connect_timeout": TIMES, "stall_timeout": TIMES, "batch_timeout_ms": NUMBERS, "threads": SIZES,
         "seed": st.integers(0, 10**18 - 1).map(str), "stream": st.sampled_from(["true", "false"]),
-        "model": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30),
+        "model": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1).map(
+            lambda text: text.replace(",", ";")
+        ),
         "max_rate": NUMBERS, "abort_on": st.sampled_from(["error_rate > 50% for 5s", "in_flight>=7"]),
         "serve_model": st.text("aé #:'\"\\{}[]-?!&*%@`,|>\u2028\ufeff😀0n~", min_size=1, max_size=9),
     },
@@ -276,10 +289,11 @@ def test_the_resolved_text_is_the_scenario(
 
 def test_the_resolved_text_names_every_key_and_its_source(tmp_path: Path) -> None:
     load = "load: {rate: 2, arrival: gamma, max_in_flight: 3}"
-    text = from_text(tmp_path, load, seed="3").text
-    for section, form in SECTIONS.items():
-        for key in form.model_fields.keys() - {"concurrency", "stages"}:
-            assert re.search(rf"(?ms)^{section}:\n(  .*\n)*?  {key}: .*  # ", text), f"{section}.{key}"
+    text = from_text(tmp_path, load, seed="3", probe_rate="1").text
+    for section in ("workload", "load", "server", "timeouts", "probe_stream"):
+        (rows,) = re.findall(rf"(?m)^{section}:\n((?:  .*\n)*)", text)
+        for key in SECTIONS[section].model_fields.keys() - {"concurrency", "stages", "trace"}:
+            assert re.search(rf"(?m)^  {key}: .*  # ", rows), f"{section}.{key}"
     assert re.search(r"(?m)^seed: 3 +# --seed$", text)
     assert re.search(r"(?m)^  rate: 2 +# .*mine\.yaml:1$", text)
 

@@ -1,0 +1,231 @@
+"""What a value of a scenario file may be: the readers of single values, as types that a form can name."""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from loadtest import abort
+from loadtest.duration import PATTERN, duration, durations
+from loadtest.workload.distribution import Distribution
+from loadtest.workload.lengths import Length as Tokens
+
+MAX_LEVELS_PER_AXIS = 100
+MAX_TOKENS = 10_000_000
+MOST_PER_S = 1_000_000
+MOST_PIXELS = 16_384
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+UNICODE = "unicode"
+"""The corpus of this name comes with the tool; a file of that name is ``./unicode``."""
+
+_LONGEST = 10_000  # characters of a distribution: as many as a histogram may take
+
+
+def positive_duration(value: object) -> float:
+    """``duration``, and longer than nothing."""
+    seconds = duration(value)
+    if seconds == 0:
+        raise ValueError("expected more than 0s")
+    return seconds
+
+
+def length(value: object) -> Tokens:
+    """A length in tokens: ``128`` or ``uniform(64, 192)``.
+
+    Raises:
+        ValueError: another form, or longer than any model takes.
+    """
+    if isinstance(value, str) and value.count("(") != value.count(")"):  # YAML took its comma for a separator
+        raise ValueError('expected a length: between { } or [ ] write "uniform(64, 192)" in quotes')
+    if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= _LONGEST:
+        parsed = Tokens.parse(value)
+        if parsed.high > MAX_TOKENS:
+            raise ValueError(f"expected at most {MAX_TOKENS} tokens")
+        return parsed
+    raise ValueError("expected a number of tokens (128) or uniform(64, 192)")
+
+
+def abort_on(value: object) -> str:
+    """A rule of ``abort``, as it was written but on one line.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError("expected a rule such as error_rate > 50% for 5s")
+    abort.parse(value)
+    return " ".join(value.split())
+
+
+def local_path(value: object, info: ValidationInfo[Path]) -> str:
+    """The absolute path of what is there; ``info.context`` is the folder that a relative one starts from.
+
+    Raises:
+        ValueError: nothing is there.
+    """
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError("expected a path")
+    path = os.path.abspath(info.context / value)
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise ValueError(f"no such file: {path}") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
+    return path
+
+
+def local_file(value: object, info: ValidationInfo[Path]) -> str:
+    """``local_path``, and no folder."""
+    path = local_path(value, info)
+    if os.path.isdir(path):
+        raise ValueError(f"is a folder: name a file in it: {path}")
+    return path
+
+
+def corpus(value: object, info: ValidationInfo[Path]) -> str:
+    """A text file, or the mix of scripts that comes with the tool."""
+    return UNICODE if value == UNICODE else local_file(value, info)
+
+
+def bounds(value: object) -> tuple[int | None, int | None]:
+    """``[least, most]`` in tokens, each a whole number or null."""
+    match value:
+        case [None, None] | [bool(), _] | [_, bool()]:
+            pass
+        case [int() | None as least, int() | None as most]:
+            if (least or 1) < 1 or (most or 1) < 1:
+                raise ValueError("expected 1 token or more")
+            if least is not None and most is not None and least > most:
+                raise ValueError("expected the least first, then the most")
+            return least, most
+    raise ValueError("expected [least, most] tokens, such as [16, 4000] or [null, 4000]")
+
+
+def window(value: object) -> tuple[float, float | None]:
+    """``[start, end]`` of a trace's own time in seconds; an end of null is the trace's."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("expected [start, end], such as [10m, 20m] or [10m, null]")
+    start, end = duration(value[0]), None if value[1] is None else duration(value[1])
+    if end is not None and end <= start:
+        raise ValueError("expected a start before the end")
+    return start, end
+
+
+def speed(value: object) -> float:
+    """How many times as fast: ``2`` or ``2x``."""
+    text = str(value).strip().removesuffix("x")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?", text, re.ASCII):
+        raise ValueError("expected how many times as fast, such as 2 or 2x")
+    factor = float(text)
+    if not 0 < factor < math.inf:
+        raise ValueError("expected more than 0")
+    return factor
+
+
+def size(value: object) -> tuple[int, int]:
+    """Width and height in pixels: ``512x512``."""
+    match = re.fullmatch(r"\s*([0-9]{1,5})\s*x\s*([0-9]{1,5})\s*", str(value), re.ASCII)
+    if match is None:
+        raise ValueError("expected width and height in pixels, such as 512x512")
+    width, height = int(match[1]), int(match[2])
+    if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
+        raise ValueError(f"expected 1 to {MOST_PIXELS} pixels each way")
+    return width, height
+
+
+def json_object(value: object) -> dict[str, Any]:
+    """What can be put into a request's body.
+
+    Raises:
+        ValueError: no mapping, or a key in it that the tool gives itself.
+    """
+    if not isinstance(value, dict):
+        raise ValueError("expected a mapping of keys to values")
+    own = {"model": "'model' or 'models'", "stream": "'stream'", "messages": "'workload'", "prompt": "'workload'"}
+    for key in own.keys() & value.keys():
+        raise ValueError(f"{key} is not given here: {own[key]} says it")
+    if _infinite(value):
+        raise ValueError("holds a number that JSON has not")
+    return value
+
+
+def _infinite(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_infinite, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+class _OneOrMore:
+    """One value, or a list of them: an axis of the matrix."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        listed: Callable[[Any], Any] = lambda value: value if isinstance(value, list) else [value]  # noqa: E731
+        return core_schema.no_info_before_validator_function(listed, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        array = handler(schema)
+        return {"anyOf": [array["items"], array]}
+
+
+Item = TypeVar("Item")
+Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), _OneOrMore()]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+# What the bundled server takes for --kv-slots, --max-batch-size and --threads.
+ServerCount = Annotated[int, Field(ge=1, le=1024)]
+_DURATION_SCHEMA = {"type": "string", "pattern": f"^{PATTERN}$"}
+Duration = Annotated[float, PlainValidator(duration), WithJsonSchema(_DURATION_SCHEMA)]
+PositiveDuration = Annotated[float, PlainValidator(positive_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Durations = Annotated[Distribution, PlainValidator(durations), WithJsonSchema({"type": "string"})]
+_LENGTH_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
+        {"type": "string", "pattern": r"^\s*([a-z]+\s*\(.*\)|[0-9]+)\s*$"},
+    ]
+}
+Length = Annotated[Tokens, PlainValidator(length), WithJsonSchema(_LENGTH_SCHEMA)]
+AbortRule = Annotated[str, PlainValidator(abort_on), WithJsonSchema({"type": "string"})]
+# no control characters: these texts are printed on terminals and stored in results
+Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]
+Word = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+PerSecond = Annotated[float, Field(gt=0, le=MOST_PER_S, allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_PATH_SCHEMA = {"type": "string", "minLength": 1}
+LocalPath = Annotated[str, PlainValidator(local_path), WithJsonSchema(_PATH_SCHEMA)]
+LocalFile = Annotated[str, PlainValidator(local_file), WithJsonSchema(_PATH_SCHEMA)]
+Corpus = Annotated[str, PlainValidator(corpus), WithJsonSchema(_PATH_SCHEMA)]
+_COUNT_OR_NULL = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
+Bounds = Annotated[
+    tuple[int | None, int | None],
+    PlainValidator(bounds),
+    WithJsonSchema({"type": "array", "items": _COUNT_OR_NULL, "minItems": 2, "maxItems": 2}),
+]
+_TIME_OR_NULL = {"anyOf": [_DURATION_SCHEMA, {"type": "null"}]}
+Window = Annotated[
+    tuple[float, float | None],
+    PlainValidator(window),
+    WithJsonSchema({"type": "array", "prefixItems": [_DURATION_SCHEMA, _TIME_OR_NULL], "minItems": 2, "maxItems": 2}),
+]
+_SPEED_SCHEMA = {
+    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\s*[0-9.eE+-]+x?\s*$"}]
+}
+Speed = Annotated[float, PlainValidator(speed), WithJsonSchema(_SPEED_SCHEMA)]
+Size = Annotated[
+    tuple[int, int],
+    PlainValidator(size),
+    WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]{1,5}\s*x\s*[0-9]{1,5}\s*$"}),
+]
+JsonObject = Annotated[dict[str, Any], PlainValidator(json_object), WithJsonSchema({"type": "object"})]
