@@ -44,6 +44,7 @@ _ROLES = {
 # Of a batch file's body: what is made anew for each request, or belongs to the endpoint that it was written for.
 _OWN_KEYS = {"model", "messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
 _EMPTY = Skip("empty prompt")
+_MOST_TURNS = 1000  # of one session in rows: a column that is the same everywhere must not hold the file in memory
 
 
 class _Known(NamedTuple):
@@ -299,12 +300,12 @@ def _batch(item: Mapping[str, Any]) -> _Known | Skip:
 
 
 def _joined(found: Iterator[tuple[int, _Known | Skip]]) -> Iterator[tuple[int, _Known | Skip]]:
-    """Rows one after the other with the same session are one of all their turns."""
+    """Rows one after the other with the same session are one of all their turns, up to the most there may be."""
     first_line, open_row = 0, None
     for line, known in found:
         if isinstance(known, Skip):
             yield line, known
-        elif open_row is not None and known.session is not None and known.session == open_row.session:
+        elif open_row and _goes_on(open_row, known):
             open_row = open_row._replace(turns=open_row.turns + known.turns)
         else:
             if open_row is not None:
@@ -312,3 +313,7 @@ def _joined(found: Iterator[tuple[int, _Known | Skip]]) -> Iterator[tuple[int, _
             first_line, open_row = line, known
     if open_row is not None:
         yield first_line, open_row
+
+
+def _goes_on(row: _Known, known: _Known) -> bool:
+    return known.session is not None and known.session == row.session and len(row.turns) < _MOST_TURNS

@@ -79,7 +79,7 @@ def parquet(path: str, wanted: Collection[str]) -> tuple[list[str], Items]:
         raise UsageError(f"{path}: reading Parquet needs pyarrow: pip install 'loadtest[parquet]'") from None
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=True)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ScenarioError(f"{path} is not a Parquet file: {error}") from None
 
     names = list(file.schema_arrow.names)
@@ -91,7 +91,7 @@ def parquet(path: str, wanted: Collection[str]) -> tuple[list[str], Items]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise ScenarioError(f"{path}: cannot read on after row {number}: {error}") from None
 
     return names, rows()
@@ -113,7 +113,7 @@ class _Text:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._file.close()
         if isinstance(error, UnicodeDecodeError):
-            raise ScenarioError(f"{self._path} is not UTF-8 text; save it as UTF-8") from None
+            raise ScenarioError(f"{self._path} is not UTF-8 text: save it as UTF-8") from None
         if isinstance(error, OSError):
             raise ScenarioError(f"cannot read {self._path}: {error.strerror}") from None
 
@@ -184,7 +184,7 @@ class _Window:
                 # What is merely cut off fails at the end of the text read so far, or as a string that does not end.
                 cut_off = error.pos > len(self.buffer) - 16 or error.msg.startswith("Unterminated")
                 if not cut_off or len(self.buffer) - self.at > MOST_ITEM or not self._more():
-                    raise ValueError("it does not end" if cut_off else error.msg) from None
+                    raise ValueError(error.msg) from None
             except RecursionError:
                 raise ValueError("it is too deep") from None
             else:

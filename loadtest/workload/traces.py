@@ -8,7 +8,6 @@
 Sources: github.com/Azure/AzurePublicDataset, github.com/HPMLL/BurstGPT, github.com/kvcache-ai/Mooncake.
 """
 
-import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from loadtest.errors import ScenarioError
 from loadtest.schedule import stream
 from loadtest.workload import sources
+from loadtest.workload.lengths import MOST
 from loadtest.workload.model import BLOCK_TOKENS, Row, Trace, TraceFormat, Turn
 from loadtest.workload.sources import Items, Skip
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
-_MOST_TOKENS = 2**31 - 1
 
 
 class _Keys(NamedTuple):
@@ -66,8 +65,8 @@ class _Events:
         self._end_us = math.inf if trace.end_s is None else round(trace.end_s * _SECOND)
         self._sessions: dict[str, int] = {}
         self._blocks: dict[object, int] = {}
-        self._first_us = self._last_us = 0
-        self._seen = False
+        self.first_us = self.last_us = 0
+        self.seen = False
         self.at_us = array("q")
         self.input = array("i")
         self.output = array("i")
@@ -77,11 +76,11 @@ class _Events:
 
     def add(self, arrival: _Arrival) -> None:
         at_us = arrival.at_us
-        self._first_us = min(self._first_us, at_us) if self._seen else at_us
-        self._last_us = max(self._last_us, at_us) if self._seen else at_us
-        self._seen = True
+        self.first_us = min(self.first_us, at_us) if self.seen else at_us
+        self.last_us = max(self.last_us, at_us) if self.seen else at_us
+        self.seen = True
         # What is after the window by the first arrival so far is so by an earlier one, too: it need not be kept.
-        if at_us - self._first_us >= self._end_us:
+        if at_us - self.first_us >= self._end_us:
             return
         self.at_us.append(at_us)
         self.input.append(arrival.input)
@@ -97,13 +96,13 @@ class _Events:
         import numpy as np  # noqa: PLC0415 - 50 ms that only a trace need pay
 
         times = np.frombuffer(self.at_us, np.int64)
-        times -= self._first_us + self._start_us
+        times -= self.first_us + self._start_us
         inside = np.flatnonzero((times >= 0) & (times < self._end_us - self._start_us))
         return array("q", inside[_by_time(times[inside])].tobytes())
 
     def span_us(self, last_us: int, gap_us: float) -> float:
         """The window's length; if the file ends within it, that to a gap after the last arrival."""
-        whole = self._last_us - self._first_us >= self._end_us
+        whole = self.last_us - self.first_us >= self._end_us
         return self._end_us - self._start_us if whole else last_us + gap_us
 
     def turn(self, index: int, shift_us: int, copy: int, speed: float) -> Turn:
@@ -134,9 +133,13 @@ def rows(trace: Trace, seed: int, add: Callable[[int, Row | Skip], None]) -> flo
             events.add(found)
     order = events.window()
     if not order:
-        if len(events.at_us) or trace.start_s or trace.end_s is not None:
-            raise ScenarioError(f"{trace.path}: no arrival lies in the window from {trace.start_s:g} s on")
-        return 0.0
+        if not events.seen:
+            return 0.0
+        to = "on" if trace.end_s is None else f"to {trace.end_s:g} s"
+        raise ScenarioError(
+            f"{trace.path}: no arrival lies in the window, from {trace.start_s:g} {to}: "
+            f"the file has {(events.last_us - events.first_us) / _SECOND:g} s"
+        )
     first_us, last_us = events.at_us[order[0]], events.at_us[order[-1]]
     gap_us = (last_us - first_us) / (len(order) - 1) if last_us > first_us else float(_SECOND)
     # A row is known by its first arrival; only of sessions is there more to keep than numbers in arrays.
@@ -159,7 +162,7 @@ def rows(trace: Trace, seed: int, add: Callable[[int, Row | Skip], None]) -> flo
             origins.append(first)
             copies.append(copy)
     if not begins:
-        raise ScenarioError(f"{trace.path}: scale {trace.scale:g} leaves none of {len(firsts)} rows; raise it")
+        raise ScenarioError(f"{trace.path}: scale {trace.scale:g} leaves none of its {len(firsts)} rows: raise it")
     for place in _by_time(begins).tolist():
         first, copy = origins[place], copies[place]
         shift_us = begins[place] - events.at_us[first]
@@ -192,13 +195,8 @@ def _opened(trace: Trace) -> tuple[TraceFormat, Items]:
     path, kind = trace.path, trace.format
     start = sources.head(path)
     if kind in ("mooncake", "jsonl") or (kind is None and start[:1] in (b"{", b"[")):
-        items = sources.objects(path)
-        first = next(items, None)
-        if first is not None:
-            items = itertools.chain([first], items)
-        there: object = first and first[1]
-        found = isinstance(there, Mapping) and _KEYS["mooncake"].input in there
-        return kind or ("mooncake" if found else "jsonl"), items
+        named = f'"{_KEYS["mooncake"].input}"'.encode()
+        return kind or ("mooncake" if named in start else "jsonl"), sources.objects(path)
     names, items = sources.table(path)
     known: list[TraceFormat] = [kind] if kind else ["azure", "burstgpt"]
     for kind in known:
@@ -240,4 +238,4 @@ def _tokens(value: Any) -> int | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    return int(number) if 1 <= number <= _MOST_TOKENS and number.is_integer() else None
+    return int(number) if 1 <= number <= MOST and number.is_integer() else None
