@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from statistics import NormalDist
 
 import msgspec
@@ -29,7 +30,8 @@ class Distribution(msgspec.Struct, frozen=True):
 
     ``kind`` and ``numbers``: fixed (value); uniform (low, high); normal and lognormal (mean, standard deviation, both
     of the values themselves); exponential (mean); zipf (exponent, largest rank: rank k has weight k^-exponent);
-    quantiles (share, value, share, value, …: straight lines between them); mix (the weight of each of ``parts``).
+    quantiles (percent, value, percent, value, …: straight lines between them); mix (the weight of each of ``parts``,
+    which stand in the order of their medians).
     """
 
     kind: str
@@ -52,11 +54,11 @@ class Distribution(msgspec.Struct, frozen=True):
         return _read(tree)
 
     def at(self, share: float) -> float:
-        """The value below which ``share`` (0..1) of the values lie."""
-        value = max(0.0, self._at(min(max(share, _LEAST_SHARE), _MOST_SHARE)))
-        if self.least is not None:
-            value = max(value, self.least)
-        return value if self.most is None else min(value, self.most)
+        """The value below which ``share`` (0..1) of the values lie; of a mix whose parts overlap only nearly.
+
+        A uniform share gives a value of the distribution, of any kind.
+        """
+        return self._clipped(self._at(min(max(share, _LEAST_SHARE), _MOST_SHARE)))
 
     @property
     def mean(self) -> float:
@@ -66,17 +68,19 @@ class Distribution(msgspec.Struct, frozen=True):
     @property
     def low(self) -> float:
         """The smallest value there can be."""
-        low = min(part.low for part in self.parts) if self.parts else self._at(_LEAST_SHARE)
-        return max(0.0, low if self.least is None else max(low, self.least))
+        return self._clipped(min(part.low for part in self.parts) if self.parts else self._at(_LEAST_SHARE))
 
     @property
     def high(self) -> float:
         """The largest value there can be; infinite where nothing bounds it."""
         if self.parts:
-            high = max(part.high for part in self.parts)
-        else:
-            high = math.inf if self.kind in ("normal", "lognormal", "exponential") else self._at(_MOST_SHARE)
-        return high if self.most is None else min(high, self.most)
+            return self._clipped(max(part.high for part in self.parts))
+        endless = self.kind in ("normal", "lognormal", "exponential")
+        return self._clipped(math.inf if endless else self._at(_MOST_SHARE))
+
+    def _clipped(self, value: float) -> float:
+        value = max(value, self.least or 0.0)
+        return value if self.most is None else min(value, self.most)
 
     def _at(self, share: float) -> float:
         numbers = self.numbers
@@ -97,7 +101,7 @@ class Distribution(msgspec.Struct, frozen=True):
                 ends = _zipf_ends(numbers[0], int(numbers[1]))
                 return min(bisect.bisect_right(ends, share) + 1, len(ends))
             case "quantiles":
-                return _between(numbers[::2], numbers[1::2], share)
+                return _between(numbers[::2], numbers[1::2], share * 100)
         # A mixture: which part, and where within it, both by the same number.
         ends = _ends(numbers)
         index = min(bisect.bisect_right(ends, share), len(self.parts) - 1)
@@ -110,7 +114,7 @@ class Distribution(msgspec.Struct, frozen=True):
                 return _written(self.numbers[0])
             case "quantiles":
                 pairs = zip(self.numbers[::2], self.numbers[1::2], strict=True)
-                inner = [f"p{_written(share * 100).replace('.', '_')}={_written(value)}" for share, value in pairs]
+                inner = [f"p{_decimal(percent).replace('.', '_')}={_written(value)}" for percent, value in pairs]
             case "mix":
                 inner = [f"{_written(weight)}*{part}" for weight, part in zip(self.numbers, self.parts, strict=True)]
             case _:
@@ -161,29 +165,30 @@ def _quantiles(words: dict[str, float]) -> tuple[float, ...]:
     pairs = []
     for word, value in words.items():
         try:
-            share = float(word.removeprefix("p").replace("_", ".")) / 100
+            percent = float(word.removeprefix("p").replace("_", "."))
         except ValueError:
-            share = -1.0
-        if not word.startswith("p") or not 0 <= share <= 1:
+            percent = -1.0
+        if not word.startswith("p") or not 0 <= percent <= 100:
             raise ValueError(f"{word} is no quantile; write p0 to p100, p99_9 for 99.9")
-        pairs.append((share, value))
+        pairs.append((percent, value))
     pairs.sort()
-    values = [value for _, value in pairs]
-    if len(pairs) < 2 or pairs[0][0] != 0 or pairs[-1][0] != 1 or values != sorted(values):
+    percents, values = [percent for percent, _ in pairs], [value for _, value in pairs]
+    if percents[:1] != [0] or percents[-1] != 100 or len({*percents}) < len(percents) or values != sorted(values):
         raise ValueError("quantiles begin with p0, end with p100, and never fall")
     return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _parts(arguments: Sequence[ast.expr]) -> tuple[tuple[float, ...], tuple[Distribution, ...]]:
-    weights, parts = [], []
+    found = []
     for argument in arguments:
         if not isinstance(argument, ast.BinOp) or not isinstance(argument.op, ast.Mult):
             raise ValueError("write each part of the mix as weight*distribution")
-        weights.append(_number(argument.left))
-        parts.append(_read(argument.right))
-    if not parts or min(weights) <= 0:
+        found.append((_number(argument.left), _read(argument.right)))
+    if not found or min(weight for weight, _ in found) <= 0:
         raise ValueError("a mix has parts, and each a weight above 0")
-    return tuple(weights), tuple(parts)
+    found.sort(key=lambda part: part[1].at(0.5))
+    weights, parts = zip(*found, strict=True)
+    return weights, parts
 
 
 def _check(kind: str, numbers: Sequence[float]) -> None:
@@ -195,26 +200,30 @@ def _check(kind: str, numbers: Sequence[float]) -> None:
         raise ValueError("zipf takes an exponent above 0 and a largest rank of 1 to 1000000")
 
 
-def _between(shares: Sequence[float], values: Sequence[float], share: float) -> float:
-    index = min(max(bisect.bisect_right(shares, share), 1), len(shares) - 1)
-    left, right = shares[index - 1], shares[index]
-    part = (share - left) / (right - left) if right > left else 1.0
+def _between(percents: Sequence[float], values: Sequence[float], percent: float) -> float:
+    index = min(max(bisect.bisect_right(percents, percent), 1), len(percents) - 1)
+    left, right = percents[index - 1], percents[index]
+    part = (percent - left) / (right - left)
     return values[index - 1] + (values[index] - values[index - 1]) * part
 
 
-@functools.cache
+@functools.lru_cache(64)
 def _ends(weights: tuple[float, ...]) -> list[float]:
+    return _accumulated(weights)
+
+
+@functools.lru_cache(8)
+def _zipf_ends(exponent: float, most: int) -> list[float]:
+    return _accumulated([rank**-exponent for rank in range(1, most + 1)])
+
+
+def _accumulated(weights: Sequence[float]) -> list[float]:
     """Where the share of each weight ends; the last at 1."""
     total = math.fsum(weights)
     return [end / total for end in itertools.accumulate(weights)]
 
 
-@functools.cache
-def _zipf_ends(exponent: float, most: int) -> list[float]:
-    return _ends(tuple(rank**-exponent for rank in range(1, most + 1)))
-
-
-@functools.cache
+@functools.lru_cache(64)
 def _mean(distribution: Distribution) -> float:
     if distribution.kind == "fixed":
         return distribution.at(0.5)
@@ -223,3 +232,8 @@ def _mean(distribution: Distribution) -> float:
 
 def _written(number: float) -> str:
     return repr(number).removesuffix(".0")
+
+
+def _decimal(number: float) -> str:
+    """Without an exponent, which a name cannot have."""
+    return f"{Decimal(_written(number)):f}"
