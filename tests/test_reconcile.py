@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadtest import measures, summary
+from loadtest import measures, parts, sessions, summary
 from loadtest.level import LevelRun
 from loadtest.records import Record
 from loadtest.stats import Dist
 from loadtest.summary import summarise
+from loadtest.workload.distribution import Distribution
+from loadtest.workload.lengths import Length
+from loadtest.workload.model import Conversation, Probe, Workload
 from tests.test_summary import OPEN, answer, busy, counted, failure, level, run
 
 replace = msgspec.structs.replace
@@ -132,6 +135,112 @@ def test_wrong_step_of_the_summary_is_found(
     found = reasons(mixed())
     assert any(says in reason for reason in found), found
     assert all("this is a bug in loadtest, please report it" in reason for reason in found)
+
+
+TALK = Workload(
+    Length(8, 8), Length(4, 4), conversation=Conversation(Length(2, 2), Distribution.parse("1")), name="talk"
+)
+SINGLE = Workload(Length(8, 8), Length(4, 4), name="single")
+WHOLE = {"workloads": (SINGLE, TALK), "probe": Probe(1.0, Length(1, 1), Length(1, 1))}
+
+
+def parted() -> list[Record]:
+    """Single requests and sessions, models, failures, and probes beside them."""
+    return [
+        *mixed(),
+        answer(1000, 2000.0, workload=1, session=1, turn=1, model="a", prompt_hash=1),
+        answer(1001, 4000.0, workload=1, session=1, turn=2, model="b", prompt_hash=1, ends="completed"),
+        answer(1002, 3000.0, workload=1, session=2, turn=1, model="a"),
+        failure(1003, 9000.0, workload=1, session=2, turn=2, model="b"),
+        answer(0, 2000.0, probe=True), failure(1, 3000.0, probe=True),
+    ]  # fmt: skip
+
+
+def test_sound_parts_are_not_doubted() -> None:
+    assert reasons(parted(), **WHOLE) == []
+    figures = summarise(level(load=OPEN, **WHOLE), parted(), run())
+    assert len(figures.workloads) == len(figures.turns) == len(figures.models) == 2
+    assert figures.workload.repeated_prompts == 1
+
+
+def _first(change: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    return lambda parts: [change(parts[0]), *parts[1:]]
+
+
+def _counted(part: Any) -> Any:
+    return replace(part, counts=replace(part.counts, ok=part.counts.ok + 1))
+
+
+def _unsampled(part: Any) -> Any:
+    return replace(part, e2e_ms=replace(part.e2e_ms, excluded=part.e2e_ms.excluded + 1))
+
+
+def _faster(part: Any) -> Any:
+    more = part.throughput.output_tokens_per_s + 1.0
+    return replace(part, throughput=replace(part.throughput, output_tokens_per_s=more))
+
+
+@pytest.mark.parametrize(
+    ("room", "step", "change", "says"),
+    [
+        (parts, "workloads", _first(_counted), "workload 0: "),
+        (parts, "workloads", _first(_faster), "output_tokens_per_s is"),
+        (parts, "workloads", lambda it: it[:1], "of 2 workloads only 1 are reported"),
+        (parts, "turns", _first(_counted), "turn 1: "),
+        (parts, "turns", _first(_unsampled), "turn 1: e2e_ms has"),
+        (parts, "turns", lambda it: it[:1], "of 2 turns only 1 are reported"),
+        (parts, "models", _first(_counted), "model a: "),
+        (parts, "models", lambda it: it[1:], "of 2 models only 1 are reported"),
+        (parts, "probe", _counted, "probe stream: "),
+        (parts, "probe", lambda it: replace(it, errors=[]), "probe stream: 1 requests failed and 0 errors are listed"),
+        (sessions, "summarised", lambda _: None, "2 sessions are recorded and none is reported"),
+        (sessions, "summarised", lambda it: replace(it, failed=0), "are counted as started, 1 as ended"),
+        (sessions, "summarised", lambda it: replace(it, mean_turns=3.0), "2 sessions of 3 turns are counted"),
+        (
+            sessions, "summarised", lambda it: replace(it, concurrency=replace(it.concurrency, mean=0.01)),
+            "and their turns in flight alone are",
+        ),
+        (
+            measures, "workload", lambda it: replace(it, repeated_prompts=10_000),
+            "requests are said to repeat a prompt",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_part_is_found(
+    room: ModuleType, step: str, change: Callable[[Any], Any], says: str, plant: Plant
+) -> None:  # fmt: skip
+    plant.into(step, change, room)
+    found = reasons(parted(), **WHOLE)
+    assert any(says in reason for reason in found), found
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([answer(0, 2000.0, workload=2)], "1 requests are of a workload that the level does not have"),
+        ([answer(0, 2000.0, session=1)], "request 0 has a session and no turn"),
+        ([answer(0, 2000.0, session=1, turn=2)], "the turns of session 1 are 2"),
+        (
+            [answer(0, 2000.0, session=1, turn=1, ends="completed"), answer(1, 3000.0, session=1, turn=2)],
+            "session 1 went on after the turn that ended it",
+        ),
+        ([failure(0, 2000.0, session=1, turn=1), answer(1, 3000.0, session=1, turn=2)], "session 1 went on after"),
+        (
+            [answer(0, 2000.0, session=1, turn=1), answer(1, 2050.0, session=1, turn=2)],
+            "session 1 sent a turn before it had the answer to the last one",
+        ),
+        ([answer(0, 2000.0, probe=True), answer(0, 3000.0, probe=True)], "of the probe stream are recorded twice"),
+        ([answer(0, 2000.0, probe=True, done_ms=None)], "1 requests of the probe stream are ok and have no time"),
+    ],
+)
+def test_sessions_and_probes_that_cannot_have_been_are_found(records: list[Record], says: str) -> None:
+    (reason,) = reasons(records, **WHOLE)
+    assert says in reason
+
+
+def test_probe_of_a_level_that_has_none_is_found() -> None:
+    (reason,) = reasons([answer(0, 2000.0, probe=True)])
+    assert "1 requests of a probe stream are recorded, and the level has none" in reason
 
 
 def test_more_in_the_window_than_in_the_whole_level_is_found(plant: Plant) -> None:
