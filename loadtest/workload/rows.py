@@ -11,26 +11,25 @@ import os
 import tempfile
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from loadtest.errors import ResultError, ScenarioError
 from loadtest.schedule import stream
 from loadtest.workload import datasets, traces
-from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Data, Order, Row, Rows, Trace
 from loadtest.workload.sources import Skip
 
 _WORD = 8  # bytes of an offset and of a time
 _OBSERVED = 1000  # rows whose lengths are looked at
-_SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 
 def prepare(data: Data, folder: Path, count: Callable[[str], int], conversation: bool) -> Rows:
-    """A data file made ready in ``folder``, read once from start to end.
+    """A data file made ready in ``folder``, item by item.
 
     ``count`` gives the tokens of a text. It is used where the file has no lengths: for every row if filters ask for
     them, else for a thousand rows, evenly spread, whose lengths are the ones observed. With ``conversation`` a row is
@@ -40,9 +39,8 @@ def prepare(data: Data, folder: Path, count: Callable[[str], int], conversation:
         ScenarioError: the file is missing, unreadable, of another format, or has no row that can be played.
         ResultError: ``folder`` cannot be written.
     """
-    found = datasets.rows(data, count, conversation)
-    with _Store(folder) as store:
-        for line, row in found:
+    with _stored(folder) as store:
+        for line, row in datasets.rows(data, count, conversation):
             store.add(line, row)
     return _ready(store, data.path, count)
 
@@ -56,7 +54,7 @@ def prepare_trace(trace: Trace, folder: Path, seed: int) -> Rows:
         ScenarioError: as ``prepare``, or the window is empty.
         ResultError: ``folder`` cannot be written.
     """
-    with _Store(folder) as store:
+    with _stored(folder) as store:
         span_s = traces.rows(trace, seed, store.add)
     return _ready(store, trace.path, len, span_s)
 
@@ -128,15 +126,14 @@ class Reader:
 class _Store:
     """The prepared file while it is written, and what is counted on the way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self.path = path
+        self.turns = 0
+        self._file = file
         self._encode = msgspec.msgpack.Encoder().encode
         self._skipped: dict[str, tuple[int, int]] = {}
         self._ends = array("Q")
         self._times = array("d")
-        self.turns = 0
-        with _written(folder):
-            handle, self.path = tempfile.mkstemp(suffix=".rows", dir=folder)
-        self._file = os.fdopen(handle, "wb", buffering=1 << 20)
 
     @property
     def count(self) -> int:
@@ -152,28 +149,29 @@ class _Store:
             self._skipped[row.reason] = many + 1, first
             return
         coded = self._encode(row)
-        with _written(self.path):
-            self._file.write(coded)
+        self._file.write(coded)
         self._ends.append((self._ends[-1] if self._ends else 0) + len(coded))
         self.turns += len(row.turns)
         if row.turns[0].at_s is not None:
             self._times.append(row.turns[0].at_s)
 
-    def __enter__(self) -> "_Store":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        with _written(self.path), self._file:
-            self._ends.tofile(self._file)
-            self._times.tofile(self._file)
+    def finish(self) -> None:
+        """Write the index behind the rows."""
+        self._file.write(self._ends)
+        self._file.write(self._times)
 
 
 @contextlib.contextmanager
-def _written(path: Path | str) -> Iterator[None]:
+def _stored(folder: Path) -> Iterator[_Store]:
+    """A store in a new file of ``folder``. What cannot be read has been named where it was read."""
     try:
-        yield
+        handle, path = tempfile.mkstemp(suffix=".rows", dir=folder)
+        with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+            store = _Store(file, path)
+            yield store
+            store.finish()
     except OSError as error:
-        raise ResultError(f"cannot write {path}: {error.strerror}") from None
+        raise ResultError(f"cannot write to {folder}: {error.strerror}") from None
 
 
 def _ready(store: _Store, source: str, count: Callable[[str], int], span_s: float | None = None) -> Rows:
@@ -191,29 +189,18 @@ def _ready(store: _Store, source: str, count: Callable[[str], int], span_s: floa
     return msgspec.structs.replace(rows, input_tokens=inputs, output_tokens=outputs)
 
 
-def _observed(reader: Reader, count: Callable[[str], int]) -> tuple[Length | None, Length | None]:
+def _observed(reader: Reader, count: Callable[[str], int]) -> tuple[Length, Length | None]:
     """Lengths of prompts and of answers, of rows spread evenly over all."""
     inputs: list[int] = []
     outputs: list[int] = []
     looked_at = min(len(reader), _OBSERVED)
     for number in range(looked_at):
         for turn in reader.row(number * len(reader) // looked_at).turns:
-            inputs.append(datasets.input_tokens(turn, count))
+            inputs.append(max(1, datasets.input_tokens(turn, count)))
             answer = datasets.output_tokens(turn, count)
             if answer is not None:
                 outputs.append(answer)
-    return _length(inputs), _length(outputs)
-
-
-def _length(values: Sequence[int]) -> Length | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    found = [max(1, ordered[round(share * (len(ordered) - 1))]) for share in _SHARES]
-    if found[0] == found[-1]:
-        return Length(found[0], found[0])
-    pairs = tuple(float(number) for pair in zip(_SHARES, found, strict=True) for number in pair)
-    return Length(found[0], found[-1], Distribution("quantiles", pairs))
+    return Length.of_values(inputs), Length.of_values(outputs) if outputs else None
 
 
 def _reasons(source: str, skipped: Iterable[tuple[str, int, int]]) -> str:
