@@ -1,38 +1,36 @@
 """A scenario made into levels, and a level into the requests of one worker. Pure."""
 
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from loadtest.level import Batching, Level, Scheduler
+from loadtest.records import SessionEnd
 from loadtest.scenario.model import Block, Combine, Scenario
 from loadtest.schedule import Load, arrivals, share, stream
 from loadtest.workload.lengths import Length, pair
-from loadtest.workload.model import Data, Rows, Trace, Workload
+from loadtest.workload.model import Data, Rows, Trace, Weighted, Workload
+from loadtest.workload.request import Request
+from loadtest.workload.rows import Reader, row_of
 
 _WARMUP_SHARE, _WARMUP_LEAST_S, _WARMUP_MOST_S = 0.1, 1.0, 30.0
 
 
-class Request(msgspec.Struct, frozen=True):
-    """One request before it is sent: what it asks, and the random stream that its prompt is written from.
+class _Drawn(NamedTuple):
+    """What is known of an arrival before its lengths: which workload and row, and of a session how many turns."""
 
-    ``workload`` is its place in the level's. Of a conversation ``session`` and ``turn`` (from 1) say where it stands.
-    Lengths of None are those of ``row``, the number of the row of the workload's data that it plays.
-    """
-
-    id: int
-    input_tokens: int | None
-    output_tokens: int | None
     rng: random.Random
-    workload: int = 0
+    workload: int
+    row: int | None
     session: int | None = None
-    turn: int | None = None
-    row: int | None = None
+    turns: int = 1
+    ends: SessionEnd | None = None
 
 
 def levels(
@@ -75,31 +73,72 @@ def levels(
 
 
 def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
-    """The requests of one worker's slice, in order: numbers ``worker``, ``worker + workers``, … of the level.
+    """The requests of one worker's slice, in order: of the arrivals ``worker``, ``worker + workers``, … of the level.
 
-    Of a closed loop the slots are dealt out like that and the numbers to the slots, so that a worker with fewer slots
-    has fewer requests and all workers end together. Each request is a function of (seed, level, number) alone, so the
-    level's requests are the same for any number of workers. Ends at the level's number of requests, or never.
+    Of a closed loop the slots are dealt out like that and the arrivals to the slots, so that a worker with fewer slots
+    has fewer requests and all workers end together. An arrival is one request, or a session, whose turns follow each
+    other here. Each request is a function of (seed, level, number) alone, so the level's requests are the same for any
+    number of workers. Ends at the level's number of requests (the last session cut short), with its trace, or never.
     """
-    turn = _turn(level, workers)
-    for number in itertools.count() if worker < turn else ():  # without a slot there is nothing to play
-        if level.requests is not None and number >= level.requests:
+    turn = level.load.concurrency or workers  # after so many arrivals it is the first worker's turn again
+    if worker >= turn:
+        return  # without a slot there is nothing to play
+    trace = level.load.kind == "trace"
+    sessions = [_turns(workload, trace=trace) for workload in level.workloads]
+    # Where each arrival is one request, and its row that of its own number, those of other workers are not looked at.
+    apart = not any(sessions) and (len(level.workloads) == 1 or not any(workload.rows for workload in level.workloads))
+    most = math.inf if level.requests is None else level.requests
+    played = [0] * len(level.workloads)
+    number = 0
+    for arrival in range(_trace(level).count) if trace else itertools.count():
+        if number >= most:
             return
-        if number % turn % workers != worker:
+        mine = arrival % turn % workers == worker
+        if apart and not mine:
+            number += 1
             continue
         rng = stream(seed, "request", level.index, number)
         chosen = _chosen(level.workloads, rng)
-        input_tokens, output_tokens = _lengths(level.workloads[chosen], rng)
-        yield Request(number, input_tokens, output_tokens, rng, chosen)
+        workload, turns_of = level.workloads[chosen], sessions[chosen]
+        row = None
+        if workload.rows is not None:
+            row = arrival if trace else _row(workload, seed, level.index, arrival if apart else played[chosen])
+        played[chosen] += 1
+        drawn = _Drawn(rng, chosen, row)
+        if turns_of is not None:
+            planned, ends = _until(workload, turns_of(row), rng)
+            turns = int(min(planned, most - number))
+            drawn = _Drawn(rng, chosen, row, arrival, turns, ends if turns == planned else None)
+        if mine:
+            yield from _played(level, seed, number, drawn)
+        number += drawn.turns
 
 
-def request_count(level: Level, worker: int, workers: int) -> int | None:
-    """How many requests ``requests`` gives to one worker; None if it never ends."""
-    if level.requests is None:
-        return None
-    turn = _turn(level, workers)
-    whole, rest = divmod(level.requests, turn)
-    return whole * share(turn, worker, workers) + share(rest, worker, workers)
+def due_times(level: Level, seed: int, worker: int, workers: int) -> Iterator[float]:
+    """When the arrivals of one worker's slice are due in an open loop, in seconds from t0."""
+    if level.load.kind == "trace":
+        count = None if level.requests is None else share(level.requests, worker, workers)
+        return itertools.islice(Reader(_trace(level)).times(worker, workers), count)
+    every = arrivals(level.load, seed, level.index, level.duration_s, level.requests)
+    return itertools.islice(every, worker, None, workers)
+
+
+def probe(level: Level, seed: int) -> tuple[Level, int]:
+    """The stream of probes beside a level that has one, as a level of its own without an end, and its seed.
+
+    Its arrivals are Poisson: they see the server as it is on average in time, and in no step with anything it does.
+    """
+    asked = level.probe
+    assert asked is not None
+    beside = msgspec.structs.replace(
+        level,
+        load=Load("poisson", rate_per_s=asked.rate_per_s),
+        workloads=(Workload(asked.input_tokens, asked.output_tokens, name="probe"),),
+        duration_s=math.inf,
+        requests=None,
+        probe=None,
+    )
+    return beside, stream(seed, "probe").getrandbits(53)
 
 
 def _chosen(workloads: tuple[Workload, ...], rng: random.Random) -> int:
@@ -109,23 +148,75 @@ def _chosen(workloads: tuple[Workload, ...], rng: random.Random) -> int:
     return rng.choices(range(len(workloads)), [workload.weight for workload in workloads])[0]
 
 
-def _lengths(workload: Workload, rng: random.Random) -> tuple[int | None, int | None]:
+def _trace(level: Level) -> Rows:
+    rows = level.workloads[0].rows
+    assert rows is not None, "a trace is prepared before its level is made"
+    return rows
+
+
+def _row(workload: Workload, seed: int, level: int, number: int) -> int:
+    """The row that the request or session ``number`` of a workload with data plays."""
+    assert workload.rows is not None
+    assert workload.data is not None
+    return row_of(workload.rows.count, workload.data.order, seed, level, number)
+
+
+def _turns(workload: Workload, *, trace: bool) -> Callable[[int | None], int | None] | None:
+    """How many turns the data have for a session of this workload (None: as many as one likes), by its row.
+
+    None where each arrival is one request.
+    """
+    rows = workload.rows
+    if workload.conversation is None and not (trace and rows is not None and rows.turns > rows.count):
+        return None
+    if rows is None:
+        return lambda _: None
+    reader = Reader(rows)
+    return lambda row: len(reader.row(row or 0).turns)
+
+
+def _until(workload: Workload, most: int | None, rng: random.Random) -> tuple[int, SessionEnd]:
+    """After how many turns a session ends, and why: its user leaves, or there are no more."""
+    conversation = workload.conversation
+    if conversation is None:
+        return most or 1, "completed"
+    count = conversation.turns.sample(rng) if conversation.turns else most or 1
+    count = min(count, most or count)
+    if conversation.abandon:
+        for turn in range(1, count):
+            if rng.random() < conversation.abandon:
+                return turn, "abandoned"
+    return count, "completed"
+
+
+def _played(level: Level, seed: int, number: int, drawn: _Drawn) -> Iterator[Request]:
+    """The requests of one arrival, the first of them the ``number``-th of the level, with their lengths."""
+    workload, rng = level.workloads[drawn.workload], drawn.rng
+    model = _model(workload.models, rng)
+    session = drawn.session
+    for turn in range(1, drawn.turns + 1):
+        later = workload.conversation if turn > 1 else None
+        if turn > 1:
+            rng = stream(seed, "request", level.index, number + turn - 1)
+        asked = (later and later.next_input) or workload.input_tokens
+        input_tokens, output_tokens = _lengths(workload, asked, rng)
+        yield Request(
+            number + turn - 1, input_tokens, output_tokens, rng, drawn.workload, session,
+            None if session is None else turn, drawn.row, model,
+            later.think_s.at(rng.random()) if later else 0.0, drawn.ends if turn == drawn.turns else None,
+        )  # fmt: skip
+
+
+def _model(models: Sequence[Weighted], rng: random.Random) -> str | None:
+    return rng.choices(models, [model.weight for model in models])[0].name if models else None
+
+
+def _lengths(workload: Workload, asked: Length | None, rng: random.Random) -> tuple[int | None, int | None]:
     """The lengths of one request; None where the data have them."""
-    asked, answer = workload.input_tokens, workload.output_tokens
+    answer = workload.output_tokens
     if asked is not None and answer is not None and workload.correlation:
         return pair(asked, answer, workload.correlation, rng)
     return (asked.sample(rng) if asked else None), (answer.sample(rng) if answer else None)
-
-
-def _turn(level: Level, workers: int) -> int:
-    """After how many requests it is the first worker's turn again."""
-    return level.load.concurrency or workers
-
-
-def due_times(level: Level, seed: int, worker: int, workers: int) -> Iterator[float]:
-    """When the requests of one worker's slice are due in an open loop, in seconds from t0."""
-    every = arrivals(level.load, seed, level.index, level.duration_s, level.requests)
-    return itertools.islice(every, worker, None, workers)
 
 
 def slots(level: Level, worker: int, workers: int) -> int:

@@ -15,17 +15,37 @@ class Answer:
     """Filled by a dialect, event by event. Stamps are ``perf_counter_ns``; 0 is "not yet".
 
     ``stamps`` has one entry for each event that brought generated output of any channel (text, reasoning, refusal,
-    tool call), and only for those. ``ended`` is the dialect's own sign that nothing follows (``[DONE]``).
+    tool call), and only for those. ``thoughts`` are the places in ``texts`` of those that are reasoning. ``ended`` is
+    the dialect's own sign that nothing follows (``[DONE]``).
     """
 
-    __slots__ = ("bad_events", "ended", "error", "finish_reason", "first_answer", "stamps", "texts", "usage")
+    __slots__ = (
+        "bad_events",
+        "ended",
+        "error",
+        "finish_reason",
+        "first_answer",
+        "stamps",
+        "texts",
+        "thoughts",
+        "usage",
+    )
 
     def __init__(self) -> None:
         self.stamps: list[int] = []
         self.first_answer = 0
         self.texts: list[str] = []
+        self.thoughts: list[int] = []
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.ended = False
         self.error: str | None = None
         self.bad_events = 0
+
+    @property
+    def said(self) -> str:
+        """The answer without its reasoning, as it stands in the history of a conversation."""
+        if not self.thoughts:
+            return "".join(self.texts)
+        thoughts = set(self.thoughts)
+        return "".join(text for place, text in enumerate(self.texts) if place not in thoughts)

@@ -4,6 +4,7 @@ Source: https://platform.openai.com/docs/api-reference (chat/completions, comple
 it really send: content as null, as a list of typed parts, reasoning beside it, choices without a delta.
 """
 
+import functools
 import json
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ import msgspec
 
 from loadtest.endpoints.answer import Answer, Usage
 from loadtest.wire.sse import ErrorEvent
+from loadtest.workload.model import Ask
 
 Kind = Literal["chat", "completions"]
 PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
@@ -72,12 +74,21 @@ class OpenAI:
         if owner in _EXACT_LENGTH_SERVERS:
             self._fixed |= {"ignore_eos": True, "temperature": 0}
 
-    def body(self, prompt: str, max_tokens: int) -> bytes:
-        """The JSON body of one request."""
-        asked: dict[str, Any] = (
-            {"messages": [{"role": "user", "content": prompt}]} if self.kind == "chat" else {"prompt": prompt}
-        )
-        return _encode({**self._fixed, **asked, "max_tokens": max_tokens})
+    def body(self, ask: Ask) -> bytes:
+        """The JSON body of one request; of completions, which have no messages, those are paragraphs of the prompt."""
+        own: dict[str, Any]
+        if self.kind == "chat":
+            own = {"messages": [*ask.messages[:-1], _with_images(ask)] if ask.images else ask.messages}
+        else:
+            own = {"prompt": "\n\n".join(message.content for message in ask.messages)}
+        if ask.model is not None:
+            own["model"] = ask.model
+        if ask.body is None:
+            return _encode({**self._fixed, **own, "max_tokens": ask.max_tokens})
+        # The user's keys stand above ours, but for what is asked of which model, and how the answer comes.
+        own["stream"] = self.streams
+        own.setdefault("model", self._fixed["model"])
+        return _encode({**self._fixed, "max_tokens": ask.max_tokens, **_keys(ask.body), **own})
 
     def event(self, answer: Answer, data: bytes, stamp: int) -> None:
         """Take in the data of one stream event."""
@@ -151,6 +162,18 @@ class OpenAI:
         return _lenient(reply)
 
 
+def _with_images(ask: Ask) -> dict[str, Any]:
+    """The last message with the pictures that go with it."""
+    message = ask.messages[-1]
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in ask.images]
+    return {"role": message.role, "content": [{"type": "text", "text": message.content}, *pictures]}
+
+
+@functools.lru_cache(64)
+def _keys(body: str) -> dict[str, Any]:
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
 def error_text(body: bytes) -> str | None:
     """The server's own words in an error body of any of the usual shapes, or None."""
     try:
@@ -222,6 +245,7 @@ def _take(answer: Answer, choice: _Choice, stamp: int) -> bool:
             said = _call_text(delta)
         thought = delta.reasoning_content or delta.reasoning
     if thought:
+        answer.thoughts.append(len(answer.texts))
         answer.texts.append(thought)
     if said:
         answer.texts.append(said)

@@ -11,6 +11,7 @@ from loadtest.records import Outcome, RequestError
 from loadtest.wire.exchange import Exchange
 from loadtest.wire.response import Response, ResponseError
 from loadtest.wire.sse import EventStream
+from loadtest.workload.model import Ask
 
 _ABORTED = frozenset({"abort", "error"})
 _BODY_KEPT = 64 * 1024  # of an error's body, where only its words are of interest
@@ -24,7 +25,7 @@ class Dialect(Protocol):
     path: str
     streams: bool
 
-    def body(self, prompt: str, max_tokens: int) -> bytes:
+    def body(self, ask: Ask) -> bytes:
         """One request's body."""
 
     def event(self, answer: Answer, data: bytes, stamp: int) -> None:

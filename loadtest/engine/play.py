@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.engine import ahead
+from loadtest.engine.bystander import Bystander
 from loadtest.engine.gate import Gate
+from loadtest.engine.maker import Letters, Made, Maker, Unit
 from loadtest.engine.orders import Done, Prepare, Snapshot
 from loadtest.engine.recorder import Recorder
+from loadtest.engine.sessions import Sessions
 from loadtest.engine.supply import Supply
 from loadtest.engine.timer import DeadlineTimer
 from loadtest.errors import LoadtestError
@@ -23,6 +26,7 @@ _SLICE_NS = 250_000  # of decoding or preparing at a time, between which waiting
 _QUIET_NS = 200_000  # no read for so long: nothing is coming just now
 _PATIENCE_NS = 4_000_000  # as long as bytes keep coming, a slice waits for quiet at most this long
 _GAP_S = 0.001
+_SOON_NS = 10_000_000  # an answer after which nothing is due for longer waits its turn to be read
 _BACKLOG = 1500  # with more exchanges than this to decode it waits no more; with twice as many, all else does
 _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
@@ -42,19 +46,24 @@ class Play:
         self._worker = order.worker
         self._transport = transport
         self._tell = tell
-        dialect = OpenAI(wiring.endpoint, wiring.model, stream=wiring.stream, owner=wiring.owner)
+        letters = Letters(wiring, level.model)
+        self._closed = level.load.kind == "closed"
         self._slots = slots(level, order.worker, order.workers)
-        self._supply = Supply(order, dialect, self._slots)
-        self._recorder = Recorder(order, dialect)
-        self._due = (
-            due_times(level, wiring.seed, order.worker, order.workers) if level.load.kind != "closed" else iter(())
+        self._supply = (
+            ahead.Ahead(order, self._slots, self._begin)
+            if ahead.pays(level, wiring.tokens)
+            else Supply(Maker(order), self._slots, self._begin)
         )
+        self._sessions = Sessions(letters, self._turn)
+        self._bystander = Bystander(order, self._probe) if level.probe is not None and order.worker == 0 else None
+        self._recorder = Recorder(order, letters.dialect)
+        self._due = iter(()) if self._closed else due_times(level, wiring.seed, order.worker, order.workers)
         self._next_due_ns = 0
         self._t0 = 0
         self._issuing = True
         self._in_flight: dict[Exchange, None] = {}
         # A closed loop has a cap already: its slots.
-        cap = None if level.load.kind == "closed" else wiring.max_in_flight
+        cap = None if self._closed else wiring.max_in_flight
         rate = wiring.max_rate_per_s
         self._gate = Gate(
             None if cap is None else share(cap, order.worker, order.workers),
@@ -80,19 +89,19 @@ class Play:
     # -- before the clock
 
     async def prepare(self) -> None:
-        """Open connections and make the first requests.
+        """Make the first requests and open connections.
 
         Raises:
-            TargetError: the target cannot be reached.
+            LoadtestError: the requests cannot be made, or the target cannot be reached.
         """
-        level = self._level
-        if level.load.kind == "closed":
-            count = self._slots
-        else:
-            count = min(_OPEN_AHEAD, math.ceil(level.load.peak_per_s or 0))
-        await self._transport.open(int(min(count, self._supply.left)))
-        while self._supply.wants:
-            self._supply.make()
+        await self._supply.prepare()
+        count = self._slots if self._closed else min(_OPEN_AHEAD, math.ceil(self._level.load.peak_per_s or 0))
+        if self._supply.over:
+            count = min(count, len(self._supply))
+        if self._bystander is not None:
+            await self._bystander.prepare()
+            count += 1
+        await self._transport.open(count)
 
     # -- the level
 
@@ -106,22 +115,24 @@ class Play:
         self._t0 = self._recorder.t0_ns = t0_ns
         self._transport.waits.clear()
         self._finished = loop.create_future()
-        self._timer = DeadlineTimer(loop, self._open_loop if self._level.load.kind != "closed" else self._closed_start)
+        self._timer = DeadlineTimer(loop, self._closed_start if self._closed else self._open_loop)
         duration_s = self._level.duration_s
         ends = [loop.call_at(loop.time() + self._until(t0_ns) + duration_s, self._end_sending)] if duration_s else []
         watches = [asyncio.ensure_future(watch) for watch in (self._watch_lag(), self._watch_time(), self._report())]
-        if self._gate.task is not None:
-            watches.append(self._gate.task)
+        watches += [task for task in (self._gate.task, self._supply.task) if task is not None]
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
-        if not self._supply.left:
+        self._sessions.start(t0_ns)
+        if self._bystander is not None:
+            self._bystander.start(t0_ns)
+        if self._supply.spent:
             self._end_sending()
-        elif self._level.load.kind != "closed":
+        elif self._closed:
+            self._timer.arm(t0_ns)
+        else:
             self._next_arrival()
             self._open_loop()
-        else:
-            self._timer.arm(t0_ns)
         cpu, began = time.process_time(), perf_counter_ns()
         try:
             await self._finished
@@ -134,7 +145,11 @@ class Play:
                 watch.cancel()
             self._gate.close()
             self._timer.close()
+            self._sessions.end(0)
+            if self._bystander is not None:
+                self._bystander.stop()
             self._recorder.close()
+            await self._supply.close()
         lags = sorted(self._lags)
         waits = [wait / 1e6 for wait in sorted(self._transport.waits)]
         if len(waits) < _WAITS_LEAST:
@@ -196,24 +211,51 @@ class Play:
 
     def _leave_unsent(self) -> None:
         """What was due before the sending ended and was not sent in time is a request all the same."""
-        failure = Failure("late", "the generator was so late that the sending ended first")
-        while 0 < self._next_due_ns <= self._sending_ended:
-            self._never_send(self._exchange(self._next_due_ns), failure)
+        while 0 < self._next_due_ns <= self._sending_ended and not self._supply.spent:
+            self._supply.next(self._next_due_ns)
             self._next_arrival()
+        for made, due, failure in self._sessions.end(self._sending_ended):
+            self._scheduled += 1
+            self._never_send(Exchange(made.payload, due, self._ended, self._part, made), failure)
 
     def _issue(self, intended: int) -> None:
+        """An arrival is due."""
+        if self._issuing:
+            self._supply.next(intended)
+
+    def _begin(self, unit: Unit, intended: int) -> None:
+        """An arrival that is due is there."""
         if not self._issuing:
+            exchange = self._exchange(unit[0], intended)
+            self._never_send(exchange, Failure("late", "the generator was so late that the sending ended first"))
             return
-        self._gate.admit(self._exchange(intended))
-        if not self._supply.left:
-            self._end_sending()
-        elif self._supply.low:
+        made = unit[0] if unit[0].session is None else self._sessions.begin(unit)
+        self._gate.admit(self._exchange(made, intended))
+        self._end_if_spent()
+        if self._issuing and self._supply.low:
             self._work_soon()
 
-    def _exchange(self, intended: int) -> Exchange:
-        request, payload = self._supply.take()
+    def _turn(self, made: Made, intended: int, waited_ns: int) -> None:
+        """A later turn of a session is to be sent."""
+        exchange = self._exchange(made, intended)
+        exchange.wait_ns = waited_ns
+        self._gate.admit(exchange)
+        self._end_if_spent()
+
+    def _exchange(self, made: Made, intended: int) -> Exchange:
         self._scheduled += 1
-        return Exchange(payload, intended, self._ended, self._part, request)
+        return Exchange(made.payload, intended, self._ended, self._part, made)
+
+    def _probe(self, made: Made, intended: int) -> None:
+        self._send(Exchange(made.payload, intended, self._probe_ended, self._part, made))
+
+    def _probe_ended(self, exchange: Exchange) -> None:
+        del self._in_flight[exchange]
+        self._part(exchange)
+
+    def _end_if_spent(self) -> None:
+        if self._issuing and self._supply.spent and not self._sessions:
+            self._end_sending()
 
     def _send(self, exchange: Exchange) -> None:
         self._in_flight[exchange] = None
@@ -229,19 +271,43 @@ class Play:
         del self._in_flight[exchange]
         self._gate.ended()
         self._last_done = exchange.done
-        self._part(exchange)
-        if self._issuing and self._level.load.kind == "closed":
-            if exchange.sent:
-                self._issue(exchange.done)
+        soon_ns = self._sessions.until_next_ns(exchange) if self._sessions else None
+        if soon_ns is None:
+            self._part(exchange)
+            self._free(exchange)
+        elif soon_ns > _SOON_NS:
+            self._part(exchange)  # the session goes on when it is read
+        else:
+            try:
+                self._recorder.read_now(exchange)
+            except LoadtestError as error:
+                self._fail(error)
             else:
-                # Not even a connection: a slot that tried again at once would only count refusals.
-                asyncio.get_running_loop().call_later(_CONNECT_PAUSE_S, lambda: self._issue(perf_counter_ns()))
+                self._answered(exchange)
+                self._work_soon()
+
+    def _answered(self, exchange: Exchange) -> None:
+        """A turn has been read, after which its session goes on or is over."""
+        if not self._sessions.answered(exchange):
+            self._free(exchange)
+
+    def _free(self, exchange: Exchange) -> None:
+        """A slot of a closed loop is free for the next arrival."""
+        if not self._issuing or not self._closed:
+            return
+        if exchange.sent:
+            self._issue(exchange.done)
+        else:
+            # Not even a connection: a slot that tried again at once would only count refusals.
+            asyncio.get_running_loop().call_later(_CONNECT_PAUSE_S, lambda: self._issue(perf_counter_ns()))
 
     def _end_sending(self, grace_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()
         if self._issuing:
             self._issuing = False
             self._sending_ended = perf_counter_ns()
+            if self._bystander is not None:
+                self._bystander.stop()
             self._leave_unsent()
         elif grace_s is None:
             return
@@ -290,12 +356,15 @@ class Play:
             while self._issuing and supply.wants and perf_counter_ns() < until:
                 supply.make()
             while len(recorder) and (perf_counter_ns() < until or len(recorder) > 2 * _BACKLOG):
-                recorder.read_next()
+                exchange = recorder.read_next()
+                if exchange is not None and self._sessions and self._sessions.until_next_ns(exchange) is not None:
+                    self._answered(exchange)
         except LoadtestError as error:
             self._fail(error)
             return
         if self._issuing and recorder.unusable is not None:
             self._end_sending(0.0)
+        self._end_if_spent()
         if len(recorder) or (self._issuing and supply.wants):
             self._waiting_since = perf_counter_ns()
             loop.call_soon(self._work)  # after the loop has read what has come in
@@ -313,10 +382,12 @@ class Play:
     def _watch_ended(self, watch: "asyncio.Future[None]") -> None:
         if not watch.cancelled() and (fault := watch.exception()) is not None:
             self._fail(fault)
+        else:
+            self._work_soon()  # the supply has come to its end
 
     def _finish_if_drained(self) -> None:
-        done = not (self._issuing or self._in_flight or len(self._recorder) or len(self._gate))
-        if done and self._finished is not None and not self._finished.done():
+        going_on = self._issuing or self._in_flight or self._supply.waiting or len(self._recorder) or len(self._gate)
+        if not going_on and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
     # -- watching the clock, and ourselves

@@ -6,8 +6,8 @@ from collections import Counter, deque
 from loadtest.endpoints.openai import OpenAI
 from loadtest.endpoints.reading import Reading
 from loadtest.engine.journal import Journal
+from loadtest.engine.maker import Made
 from loadtest.engine.orders import Prepare
-from loadtest.plan import Request
 from loadtest.records import Record, RequestError
 from loadtest.redact import Redactor
 from loadtest.wire.exchange import Exchange
@@ -43,20 +43,34 @@ class Recorder:
             exchange.queued = True
             self._backlog.append(exchange)
 
-    def read_next(self) -> None:
-        """Read the one that waits longest; when it has ended it is recorded.
+    def read_next(self) -> Exchange | None:
+        """Read the one that waits longest; when it has ended it is recorded, and returned.
 
         Raises:
             ResultError: the journal cannot be written.
         """
         exchange = self._backlog.popleft()
         exchange.queued = False
+        return exchange if self._read(exchange) else None
+
+    def read_now(self, exchange: Exchange) -> None:
+        """Read and record one that has ended before those that wait.
+
+        Raises:
+            ResultError: the journal cannot be written.
+        """
+        if exchange.queued:  # with an earlier part of a long answer
+            self._backlog.remove(exchange)
+        self._read(exchange)
+
+    def _read(self, exchange: Exchange) -> bool:
+        """Read what there is; tells whether that was all of it."""
         reading = exchange.decoder
         if not isinstance(reading, Reading):
             exchange.decoder = reading = Reading(self._dialect)
         if not exchange.done:
             reading.part(exchange)
-            return
+            return False
         reading.finish(exchange)
         record = self._record(exchange, reading)
         self._journal.write(record)
@@ -64,6 +78,8 @@ class Recorder:
         stamps = reading.answer.stamps
         if len(set(stamps)) < len(stamps):
             self.coalesced_reads += sum(count > 1 for count in Counter(stamps).values())
+        if record.probe:
+            return True  # no part of the load: neither its counts nor its end are the level's
         if record.outcome == "ok":
             self.ok += 1
             self._refusals = None  # it has worked once: from now on failures are findings
@@ -71,6 +87,7 @@ class Recorder:
         else:
             self.failed += 1
             self._refused(record.error)
+        return True
 
     def close(self) -> None:
         """Close the journal."""
@@ -93,8 +110,8 @@ class Recorder:
             self.unusable = error.message
 
     def _record(self, exchange: Exchange, reading: Reading) -> Record:
-        request = exchange.tag
-        assert isinstance(request, Request)
+        made = exchange.tag
+        assert isinstance(made, Made)
         answer, usage = reading.answer, reading.answer.usage
         stamps = answer.stamps
         outcome, error = reading.outcome, reading.error
@@ -107,14 +124,14 @@ class Recorder:
             error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
         intended = (exchange.intended - self.t0_ns) / 1e6
         return Record(
-            id=request.id,
+            id=made.id,
             level=self._level.index,
             worker=self._worker,
             intended_ms=round(intended, 4),
             outcome=outcome,
             in_window=intended >= self._level.warmup_s * 1e3,
-            asked_input_tokens=request.input_tokens,
-            asked_output_tokens=request.output_tokens or 1,
+            asked_input_tokens=made.input_tokens,
+            asked_output_tokens=made.output_tokens,
             sent_ms=self._ms_or_none(exchange.sent),
             wait_ms=round(exchange.wait_ns / 1e6, 4),
             connected_ms=self._ms_or_none(exchange.connected),
@@ -136,6 +153,13 @@ class Recorder:
             bytes_in=reading.bytes_in,
             bad_events=answer.bad_events,
             resent=exchange.resent,
+            workload=made.workload,
+            session=made.session,
+            turn=made.turn,
+            prompt_hash=made.prompt_hash,
+            probe=made.probe,
+            model=made.model,
+            ends=made.ends,
         )
 
 

@@ -1,80 +1,90 @@
-"""Requests made ahead of need, so that sending one costs no more than sending it."""
+"""Arrivals made ahead of need, so that sending one costs no more than sending it."""
 
-import math
+import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable
 
-from loadtest import __version__
-from loadtest.endpoints.openai import OpenAI
-from loadtest.engine.orders import Prepare, Wiring
-from loadtest.plan import Request, request_count, requests
-from loadtest.wire.origin import parse
-from loadtest.workload.prompts import writer
+from loadtest.engine.maker import Unit
 
-_LEAST = 256
+_LEAST = 256  # so many are ready, or two for each slot
 _MOST_BYTES = 64 << 20
+
+# Takes an arrival and when it was due.
+Deliver = Callable[[Unit, int], None]
 
 
 class Supply:
-    """The requests of one worker's slice in order, each with the bytes to send. ``left`` are those not taken yet."""
+    """The arrivals of one worker's slice in order, made in the idle moments of the loop that sends them."""
 
-    def __init__(self, order: Prepare, dialect: OpenAI, slots: int) -> None:
-        wiring, level = order.wiring, order.level
-        count = request_count(level, order.worker, order.workers)
-        self.left = math.inf if count is None else count
-        self._requests = requests(level, wiring.seed, order.worker, order.workers)
-        self._dialect = dialect
-        self._head = _head(wiring, dialect)
-        self._write = writer(wiring.tokens)
-        self._ready: deque[tuple[Request, bytes]] = deque()
+    def __init__(self, units: Iterable[Unit], slots: int, deliver: Deliver) -> None:
+        self.over = False  # the last one has been made
+        self._making = iter(units)
+        self._deliver = deliver
+        self._ready: deque[tuple[Unit, int]] = deque()
         self._ready_bytes = 0
-        self._least = max(_LEAST, 2 * slots)
+        self._most = max(_LEAST, 2 * slots)
+
+    def __len__(self) -> int:
+        """How many are ready."""
+        return len(self._ready)
+
+    @property
+    def spent(self) -> bool:
+        """Whether there is no next one, nor will be."""
+        return self.over and not self._ready
+
+    @property
+    def waiting(self) -> int:
+        """How many were due and are not made yet."""
+        return 0
+
+    @property
+    def task(self) -> "asyncio.Task[None] | None":
+        """What makes them by itself, to be watched for faults."""
+        return None
 
     @property
     def wants(self) -> bool:
-        """Whether there is a next request that should be made now."""
-        ready = len(self._ready)
-        return ready < self._least and ready < self.left and self._ready_bytes < _MOST_BYTES
+        """Whether the loop should make a next one now."""
+        return self._room
 
     @property
     def low(self) -> bool:
-        """Whether it is time to make some more."""
-        return len(self._ready) < min(self._least // 2, self.left)
+        """Whether it is time for that."""
+        return len(self._ready) < self._most // 2 and not self.over
+
+    async def prepare(self) -> None:
+        """Have the first ones ready."""
+        while self._room:
+            self.make()
 
     def make(self) -> None:
-        """Make the next one."""
-        request = next(self._requests)
-        assert request.input_tokens is not None
-        assert request.output_tokens is not None
-        body = self._dialect.body(self._write(request.input_tokens, request.rng), request.output_tokens)
-        payload = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        self._ready.append((request, payload))
-        self._ready_bytes += len(payload)
-
-    def take(self) -> tuple[Request, bytes]:
-        """The next request and its bytes; made on the spot if need be, and then its sender is late by that."""
-        if not self._ready:
-            self.make()
-        request, payload = self._ready.popleft()
-        self._ready_bytes -= len(payload)
-        self.left -= 1
-        return request, payload
-
-
-def _head(wiring: Wiring, dialect: OpenAI) -> bytes:
-    """The request's head up to Content-Length, the same for every request of a run."""
-    origin = parse(wiring.url)
-    lines = [
-        f"POST {origin.path(dialect.path)} HTTP/1.1",
-        f"Host: {origin.authority}",
-        f"User-Agent: loadtest/{__version__}",
-        f"Accept: {'text/event-stream' if dialect.streams else 'application/json'}",
-        "Accept-Encoding: identity",
-        "Content-Type: application/json",
-    ]
-    own = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
-    for name, value in wiring.headers:
-        if (index := own.get(name.lower())) is not None:
-            lines[index] = f"{name}: {value}"
+        """Make the next one, if there is one."""
+        unit = next(self._making, None)
+        if unit is None:
+            self.over = True
         else:
-            lines.append(f"{name}: {value}")
-    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+            self._put(unit, sum(made.size for made in unit))
+
+    def next(self, due: int) -> None:
+        """Deliver the next one, which is due; made on the spot if need be, and then its sender is late by that."""
+        if not self._ready and not self.over:
+            self.make()
+        if self._ready:
+            self._deliver(self._take(), due)
+
+    async def close(self) -> None:
+        """Make no more."""
+
+    @property
+    def _room(self) -> bool:
+        return len(self._ready) < self._most and self._ready_bytes < _MOST_BYTES and not self.over
+
+    def _put(self, unit: Unit, size: int) -> None:
+        self._ready.append((unit, size))
+        self._ready_bytes += size
+
+    def _take(self) -> Unit:
+        unit, size = self._ready.popleft()
+        self._ready_bytes -= size
+        return unit

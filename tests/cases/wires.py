@@ -16,6 +16,7 @@ from loadtest.wire.aiohttp_transport import AiohttpTransport
 from loadtest.wire.exchange import Exchange, Failure, Transport
 from loadtest.wire.fast import FastTransport
 from loadtest.wire.origin import Origin, parse
+from loadtest.workload import model
 
 RECORDED = Path(__file__).parent / "recorded"
 SECRET = "sk-test-0123456789"
@@ -118,7 +119,8 @@ async def play(wire: Wire, url: str, ask: Ask) -> list[Played]:
     opened = await wire.open(origin)
     found = []
     for number, _ in enumerate(ask.expected):
-        body = dialect.body(ask.prompts[number % len(ask.prompts)], 64)
+        prompt = model.Message("user", ask.prompts[number % len(ask.prompts)])
+        body = dialect.body(model.Ask((prompt,), 64))
         head = (
             f"POST {origin.path(dialect.path)} HTTP/1.1\r\nHost: {origin.authority}\r\n{ask.headers}"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -8,6 +8,7 @@ import pytest
 from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.openai import OpenAI, error_text
 from loadtest.wire.sse import ErrorEvent
+from loadtest.workload.model import Ask, Message
 
 
 def taken(*events: Any) -> Answer:
@@ -177,10 +178,56 @@ def test_a_whole_answer_has_text_and_no_token_events(choice: dict[str, Any]) -> 
     assert answer.ended
 
 
+HELLO = Ask((Message("user", "p"),), 5)
+
+
+def body(dialect: OpenAI, ask: Ask) -> Any:
+    return json.loads(dialect.body(ask))
+
+
 def test_a_body_asks_for_usage_only_in_a_stream() -> None:
-    streamed = json.loads(OpenAI("chat", "m", stream=True, owner=None).body("p", 5))
-    whole = json.loads(OpenAI("completions", "m", stream=False, owner="vllm").body("p", 5))
+    streamed = body(OpenAI("chat", "m", stream=True, owner=None), HELLO)
+    whole = body(OpenAI("completions", "m", stream=False, owner="vllm"), HELLO)
     assert streamed["stream_options"] == {"include_usage": True}
     assert streamed["messages"] == [{"role": "user", "content": "p"}]
     assert "stream_options" not in whole
-    assert (whole["prompt"], whole["max_tokens"], whole["ignore_eos"]) == ("p", 5, True)
+    assert (whole["prompt"], whole["max_tokens"], whole["ignore_eos"], whole["model"]) == ("p", 5, True, "m")
+
+
+def test_messages_keep_their_roles_and_are_paragraphs_where_there_are_none() -> None:
+    ask = Ask((Message("system", "be brief"), Message("user", "hello")), 5)
+    assert body(OpenAI("chat", "m", stream=True, owner=None), ask)["messages"] == [
+        {"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"},
+    ]  # fmt: skip
+    assert body(OpenAI("completions", "m", stream=True, owner=None), ask)["prompt"] == "be brief\n\nhello"
+
+
+def test_pictures_go_with_the_last_message() -> None:
+    ask = Ask((Message("system", "s"), Message("user", "what is it?")), 5, images=("data:a", "data:b"))
+    assert body(OpenAI("chat", "m", stream=True, owner=None), ask)["messages"] == [
+        {"role": "system", "content": "s"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "what is it?"},
+                {"type": "image_url", "image_url": {"url": "data:a"}},
+                {"type": "image_url", "image_url": {"url": "data:b"}},
+            ],
+        },
+    ]
+
+
+def test_the_users_keys_stand_above_ours_but_not_above_what_is_asked() -> None:
+    keys = {"temperature": 0.7, "tools": [{"type": "function"}], "max_tokens": 9, "stream": False, "model": "x"}
+    ask = Ask((Message("user", "p"),), 5, model="adapter", body=json.dumps({**keys, "messages": []}))
+    found = body(OpenAI("chat", "m", stream=True, owner="vllm"), ask)
+    assert (found["temperature"], found["tools"], found["max_tokens"]) == (0.7, keys["tools"], 9)
+    assert (found["stream"], found["model"], found["messages"]) == (True, "adapter", [{"role": "user", "content": "p"}])
+    assert found["ignore_eos"] is True
+    assert body(OpenAI("chat", "m", stream=True, owner=None), Ask(ask.messages, 5, body="{}"))["model"] == "m"
+
+
+def test_what_was_said_leaves_the_reasoning_out() -> None:
+    answer = taken(delta(reasoning="hm"), delta(content="a"), delta(reasoning="so", content="b"), delta(content="c"))
+    assert answer.said == "abc"
+    assert taken(delta(content="a"), delta(content="b")).said == "ab"

@@ -1,0 +1,140 @@
+"""Requests of the plan made into the bytes to send."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from loadtest import __version__, plan
+from loadtest.endpoints.openai import OpenAI
+from loadtest.engine.orders import Prepare, Wiring
+from loadtest.wire.origin import parse
+from loadtest.workload.compose import Composer, fingerprint
+from loadtest.workload.model import Ask, Message
+from loadtest.workload.request import Request
+
+
+class Made(msgspec.Struct, frozen=True, gc=False):
+    """One request made: the bytes to send, and what its record says of it.
+
+    Of a conversation's turn there is ``ask`` in place of the payload: that is written once the history is known, in
+    which ``answer`` takes the place of the model's own; None is the model's own. ``at_s`` is a trace's time for it.
+    """
+
+    id: int
+    input_tokens: int | None
+    output_tokens: int
+    payload: bytes
+    prompt_hash: int | None = None
+    workload: int = 0
+    session: int | None = None
+    turn: int | None = None
+    model: str | None = None
+    ends: Literal["completed", "abandoned"] | None = None
+    think_s: float = 0.0
+    at_s: float | None = None
+    ask: Ask | None = None
+    answer: str | None = None
+    probe: bool = False
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds."""
+        if self.ask is None:
+            return len(self.payload)
+        texts = (*(message.content for message in self.ask.messages), *self.ask.images, self.answer or "")
+        return sum(map(len, texts))
+
+
+# An arrival: one request, or the turns of a session in order.
+Unit = tuple[Made, ...]
+
+
+class Maker:
+    """Makes the arrivals of one worker's slice, in order.
+
+    Raises:
+        UsageError: a corpus cannot be used.
+    """
+
+    def __init__(self, order: Prepare) -> None:
+        wiring, level = order.wiring, order.level
+        self._letters = Letters(wiring, level.model)
+        self._composer = Composer(level.workloads, wiring.tokens, wiring.seed)
+        self._talks = [workload.conversation is not None for workload in level.workloads]
+        self._requests = plan.requests(level, wiring.seed, order.worker, order.workers)
+
+    def __iter__(self) -> Iterator[Unit]:
+        turns: list[Made] = []
+        for request in self._requests:
+            made = self._made(request)
+            if made.session is None:
+                yield (made,)
+                continue
+            turns.append(made)
+            if made.ends:
+                yield tuple(turns)
+                turns = []
+        if turns:  # the level's number of requests cut it short
+            yield tuple(turns)
+
+    def _made(self, request: Request) -> Made:
+        composed = self._composer.compose(request)
+        ask = composed.ask
+        waits = request.session is not None and composed.at_s is None
+        return Made(
+            request.id,
+            composed.input_tokens,
+            ask.max_tokens,
+            b"" if waits else self._letters.write(ask),
+            None if waits else fingerprint(ask.messages, ask.images),
+            request.workload,
+            request.session,
+            request.turn,
+            request.model,
+            request.ends,
+            request.think_s,
+            composed.at_s,
+            ask if waits else None,
+            composed.answer,
+        )
+
+
+class Letters:
+    """Writes what is asked as HTTP requests. ``model`` of None is the run's own."""
+
+    def __init__(self, wiring: Wiring, model: str | None) -> None:
+        self.dialect = OpenAI(wiring.endpoint, model or wiring.model, stream=wiring.stream, owner=wiring.owner)
+        self._head = _head(wiring, self.dialect)
+
+    def write(self, ask: Ask) -> bytes:
+        """The bytes of one request."""
+        body = self.dialect.body(ask)
+        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+
+    def turn(self, made: Made, history: Sequence[Message]) -> Made:
+        """A turn of a conversation with what was said before it."""
+        assert made.ask is not None
+        ask = msgspec.structs.replace(made.ask, messages=(*history, *made.ask.messages))
+        printed = fingerprint(ask.messages, ask.images)
+        return msgspec.structs.replace(made, payload=self.write(ask), prompt_hash=printed)
+
+
+def _head(wiring: Wiring, dialect: OpenAI) -> bytes:
+    """The request's head up to Content-Length, the same for every request of a run."""
+    origin = parse(wiring.url)
+    lines = [
+        f"POST {origin.path(dialect.path)} HTTP/1.1",
+        f"Host: {origin.authority}",
+        f"User-Agent: loadtest/{__version__}",
+        f"Accept: {'text/event-stream' if dialect.streams else 'application/json'}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+    ]
+    own = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
+    for name, value in wiring.headers:
+        if (index := own.get(name.lower())) is not None:
+            lines[index] = f"{name}: {value}"
+        else:
+            lines.append(f"{name}: {value}")
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
