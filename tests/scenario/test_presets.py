@@ -1,6 +1,7 @@
 """The scenarios that come with the tool, and the schema that editors check with."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,15 +10,23 @@ import jsonschema
 import pytest
 import yaml
 
+from loadtest import plan
 from loadtest.errors import ScenarioError
 from loadtest.scenario import find, load, presets, schema
-from loadtest.scenario.catalog import folder
+from loadtest.scenario.catalog import copy, folder
 from servers.cli import serve
 
 ROOT = Path(__file__).parents[2]
-NAMES = [
-    "burst", "chat", "concurrency-sweep", "long-prompt", "prompt-length-sweep", "quickstart", "ramp", "soak", "spike",
+SMALL = [
+    "burst", "chat", "concurrency-sweep", "long-prompt", "prompt-length-sweep", "quickstart", "ramp", "shared-prefix",
+    "soak", "spike",
 ]  # fmt: skip
+"""Those that the bundled demo model can play as they are; the others are made for large models."""
+TASKS = [
+    "agent", "code-completion", "embeddings", "mixed-traffic", "mlperf-llama2-70b-interactive",
+    "mlperf-llama2-70b-server", "mlperf-llama3.1-8b-interactive", "rag-8k", "reasoning", "summarise-batch",
+]  # fmt: skip
+NAMES = sorted([*SMALL, *TASKS])
 SCHEMA = ROOT / "docs" / "scenario.schema.json"
 
 
@@ -38,10 +47,20 @@ def test_a_preset_opens_with_the_question_it_answers(name: str) -> None:
     assert load(str(path), {}).scenario == resolved.scenario
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_names_the_limits_that_the_field_has_for_it(name: str) -> None:
+    head = find(name).read_text(encoding="utf-8").partition("\nquestion:")[0]
+    assert re.search(r"^# Limits( in the field)?(, for the chat)?: \w", head, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_a_preset_fits_the_context_of_the_bundled_model(name: str) -> None:
-    for block in load(name, {}).scenario.levels:
-        assert max(i.high for i in block.input_tokens) + max(o.high for o in block.output_tokens) <= 1000
+    for level in plan.levels(load(name, {}).scenario, bundled=True):
+        for workload in level.workloads:
+            assert workload.input_tokens is not None
+            assert workload.output_tokens is not None
+            prefix = workload.prefix.tokens if workload.prefix else 0
+            assert prefix + workload.input_tokens.high + workload.output_tokens.high <= 1000
 
 
 def test_the_quickstart_is_twelve_levels_and_short() -> None:
@@ -62,11 +81,10 @@ def test_an_unknown_name_gets_the_list_and_the_nearest() -> None:
     with pytest.raises(ScenarioError) as caught:
         load("quickstrat", {})
     assert str(caught.value) == (
-        "no scenario 'quickstrat': did you mean 'quickstart'? The presets are burst, chat, concurrency-sweep, "
-        "long-prompt, prompt-length-sweep, quickstart, ramp, soak, spike; a file of your own is named by its path "
-        "(./mine.yaml)"
+        f"no scenario 'quickstrat': did you mean 'quickstart'? The presets are {', '.join(NAMES)}; a file of your own "
+        "is named by its path (./mine.yaml)"
     )
-    with pytest.raises(ScenarioError, match="no scenario 'zzz': the presets are burst"):
+    with pytest.raises(ScenarioError, match="no scenario 'zzz': the presets are agent"):
         load("zzz", {})
     with pytest.raises(ScenarioError, match=r"^chat\.yaml: no such file; did you mean the preset 'chat'\?$"):
         load("chat.yaml", {})
@@ -79,6 +97,27 @@ def test_a_preset_outranks_a_file_of_its_name(tmp_path: Path, monkeypatch: pytes
     assert load("chat", {}).scenario.seed is None
     assert load("./chat", {}).scenario.seed == 7
     assert load("mine", {}).scenario.seed == 7
+
+
+def test_a_preset_is_copied_to_a_new_file_or_into_a_folder_and_never_over_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    original = find("chat").read_bytes()
+    for destination, where in (
+        (None, "chat.yaml"),
+        (Path("mine.yaml"), "mine.yaml"),
+        (Path("folder"), "folder/chat.yaml"),
+    ):
+        assert copy("chat", destination) == Path(where)
+        assert Path(where).read_bytes() == original
+    Path("mine.yaml").write_text("mine")
+    with pytest.raises(ScenarioError, match=r"^mine\.yaml is there already, and is not overwritten"):
+        copy("chat", Path("mine.yaml"))
+    assert Path("mine.yaml").read_text() == "mine"
+    with pytest.raises(ScenarioError, match=r"^cannot write nowhere/mine\.yaml: No such file or directory"):
+        copy("chat", Path("nowhere/mine.yaml"))
 
 
 def test_in_a_wheel_the_presets_lie_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
