@@ -8,7 +8,7 @@ import pytest
 from loadtest.level import Level
 from loadtest.reports.console import LEAST_WIDTH, table
 from loadtest.reports.figures import figure, tokens
-from loadtest.result import Concurrency, LevelResult, Result, Spread
+from loadtest.result import Concurrency, LevelResult, Result, Spread, TokenLengths
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
@@ -235,6 +235,7 @@ def test_whole_token_counts_are_whole() -> None:
             "gamma arrivals of burstiness 2 in stages",
             "stages 5→50/s gamma 2",
         ),
+        (Load("trace", events=900, span_s=3.0), "arrivals of a trace", "trace of 900"),
     ],
 )
 def test_arrivals_are_named_with_their_burstiness(
@@ -248,3 +249,40 @@ def test_arrivals_are_named_with_their_burstiness(
     text = table(result([play(level(load=load), 50.0, 10.0)]), 200, False)
     assert f" · {conditions} · " in text
     assert re.search(rf"(?m)^{re.escape(row)}  ", text)
+
+
+def test_lengths_of_data_are_said_to_be_the_datas_and_which_those_are(mix: Result) -> None:
+    def of_data(lengths: TokenLengths) -> TokenLengths:
+        return msgspec.structs.replace(lengths, requested="data")
+
+    first = mix.levels[0]
+    workload = msgspec.structs.replace(first.workload, input_tokens=of_data(first.workload.input_tokens))
+    text = table(
+        msgspec.structs.replace(mix, levels=[msgspec.structs.replace(first, workload=workload)]), 200, color=False
+    )
+    assert "the data's (observed mean 185) input and" in text
+    assert "data: sharegpt.json (1,234 rows, random)" in text
+
+
+def test_models_that_are_an_axis_have_a_column_and_one_that_is_not_stands_above(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
+) -> None:
+    levels = [play(level(model=model, name=f"c=4 {model}"), 50, 5) for model in ("base", "tuned")]
+    text = table(result(levels), 140, color=False)
+    assert [row[:2] for row in rows(text)] == [["base", "c=4"], ["tuned", "c=4"]]
+    assert "quickstart · fp32" in text
+    assert "quickstart · tuned · fp32" in table(result(levels[1:]), 140, color=False)
+
+
+def test_long_conversations_show_their_first_turns_and_that_there_are_more(users: Result) -> None:
+    first = users.levels[0]
+    many = [msgspec.structs.replace(first.turns[0], turn=number) for number in range(1, 31)]
+    text = table(msgspec.structs.replace(users, levels=[msgspec.structs.replace(first, turns=many)]), 80, color=False)
+    assert [line.split()[0] for line in text.splitlines() if re.match(r"\d+ +64 +0% ", line)] == [*"12345678"]
+    assert "turn …" in text
+
+
+def test_repeats_that_were_lost_are_counted_out_loud(mix: Result) -> None:
+    (one,) = mix.repeats
+    text = table(msgspec.structs.replace(mix, repeats=[msgspec.structs.replace(one, n=2)]), 140, color=False)
+    assert re.search(r"4/s constant +2 of 3 +6\.36 \(6\.26–6\.51\)", text)
