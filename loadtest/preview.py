@@ -44,7 +44,7 @@ def preview(
         asked.seed,
         target=None if url is None else origin.parse(url, tuple(PATHS.values())).url,
         workers=needed,
-        cooldown_s=0.0,
+        cooldown_s=asked.cooldown_s,
         prices=prices,
         warnings=warnings,
         count=lambda text: counts.counts([text], alone=True)[0],
