@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.faults import CLOCK_SLACK_MS, faults
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import Counts, Latency, LevelResult, Metric, ModelPart, Part, ProbeResult, Throughput, Turn
 from loadtest.stats import PERCENTILES, Dist, Due
 
-# A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
-CLOCK_SLACK_MS = 1.0
 # Figures are reported to 7 significant digits.
 ROUNDING = 1e-5
 _BLOCK = 4096  # records whose events are looked at together
@@ -55,7 +54,7 @@ def contradictions(
     ``window`` is the stretch that the figures are of, or None when it is empty. ``probes`` are the records of the
     stream beside the load. Where the records themselves are impossible only that is said: everything else follows.
     """
-    return [*_impossible(level, records, run), *_impossible_probes(level, probes)] or [
+    return faults(level, records, run, probes) or [
         *_counts(records, window, figures.counts),
         *_listed(figures),
         *_window(level, records, run, window, figures),
@@ -71,96 +70,6 @@ def contradictions(
 
 def _alike(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
-
-
-# The records ----------------------------------------------------------------------------------------------------
-
-
-def _impossible(level: Level, records: Sequence[Record], run: LevelRun | None) -> Iterator[str]:
-    """What no level and no request can have had."""
-    repeated = len(records) - len({r.id for r in records})
-    if repeated:
-        yield f"{repeated} requests are recorded twice"
-    if run is not None and run.scheduled not in {None, len(records)}:
-        yield f"{run.scheduled} requests became due and {len(records)} are recorded"
-    complete = run is not None and run.end == "completed"
-    # A turn that fails takes those after it with it.
-    fewer = level.of_sessions and len(records) < (level.requests or 0)
-    if complete and level.duration_s is None and level.requests not in {None, len(records)} and not fewer:
-        yield f"{level.requests} requests were scheduled and {len(records)} recorded"
-    places = sum(r.workload not in range(len(level.workloads)) for r in records)
-    if places:
-        yield f"{places} requests are of a workload that the level does not have"
-    yield from _impossible_sessions(records)
-    faults = Counter(map(_fault, records))
-    for fault, count in faults.items():
-        if fault:
-            yield f"{count} requests {fault}"
-
-
-def _impossible_sessions(records: Sequence[Record]) -> Iterator[str]:
-    """That the turns of a session come one after the other, and none after one that failed."""
-    turns: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        if (record.session is None) != (record.turn is None):
-            yield f"request {record.id} has a session and no turn, or the other way round"
-        elif record.session is not None:
-            turns[record.session].append(record)
-    for session, found in turns.items():
-        found.sort(key=lambda record: record.turn or 0)
-        if [record.turn for record in found] != list(range(1, len(found) + 1)):
-            yield f"the turns of session {session} are {', '.join(str(record.turn) for record in found)}"
-        for before, after in pairwise(found):
-            if before.outcome != "ok" or before.ends:
-                yield f"session {session} went on after the turn that ended it"
-            elif after.sent_ms is not None and after.sent_ms < (before.done_ms or 0.0) - CLOCK_SLACK_MS:
-                yield f"session {session} sent a turn before it had the answer to the last one"
-
-
-def _impossible_probes(level: Level, probes: Sequence[Record]) -> Iterator[str]:
-    if probes and level.probe is None:
-        yield f"{len(probes)} requests of a probe stream are recorded, and the level has none"
-    repeated = len(probes) - len({r.id for r in probes})
-    if repeated:
-        yield f"{repeated} requests of the probe stream are recorded twice"
-    for fault, count in Counter(map(_fault, probes)).items():
-        if fault:
-            yield f"{count} requests of the probe stream {fault}"
-
-
-def _fault(record: Record) -> str:
-    if record.outcome == "ok" and (record.sent_ms is None or record.done_ms is None):
-        return "are ok and have no time of sending or of ending"
-    if _backwards(record):
-        return "have times that run backwards"
-    if _wrong_gaps(record):
-        return "have events that do not add up to the time between their first and last token"
-    return ""
-
-
-def _backwards(record: Record) -> bool:
-    latest = record.intended_ms
-    for at in (record.sent_ms, record.first_token_ms, record.first_answer_ms, record.last_token_ms, record.done_ms):
-        if at is not None:
-            if at < latest - CLOCK_SLACK_MS:
-                return True
-            latest = max(latest, at)
-    return False
-
-
-def _wrong_gaps(record: Record) -> bool:
-    if record.outcome != "ok" or not record.streamed:
-        return False
-    first, last, gaps = record.first_token_ms, record.last_token_ms, record.itl_ms or []
-    if first is None or last is None or not record.events:
-        return bool(first is not None or last is not None or record.events or gaps)
-    if len(gaps) > record.events - 1 or min(gaps, default=0.0) < 0:
-        return True
-    sum_of_gaps, generating = math.fsum(gaps), last - first
-    # Each gap is rounded on its own. Those past the cap of what is kept are missing.
-    slack = CLOCK_SLACK_MS + 1e-4 * len(gaps)
-    whole = len(gaps) == record.events - 1
-    return sum_of_gaps > generating + slack or (whole and sum_of_gaps < generating - slack)
 
 
 # Counts and the window ------------------------------------------------------------------------------------------

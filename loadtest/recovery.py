@@ -1,6 +1,7 @@
 """A result folder read again: the result as written, or, where the run was cut short, computed from its journal."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,11 +9,14 @@ import msgspec
 from loadtest import plan, scenario
 from loadtest.caveats import caveats
 from loadtest.columns import prompts
+from loadtest.level import Level
 from loadtest.records import JOURNAL, Record, read
 from loadtest.repeats import repeats
-from loadtest.result import LevelResult, Result, load
+from loadtest.result import DataRef, LevelResult, Result, load
 from loadtest.run import RESOLVED
+from loadtest.scenario.model import Scenario
 from loadtest.summary import summarise
+from loadtest.workload.model import Rows, Workload
 
 
 def recovered(folder: Path) -> Result:
@@ -29,8 +33,7 @@ def recovered(folder: Path) -> Result:
     by_level: dict[int, list[Record]] = defaultdict(list)
     for record in read(folder / JOURNAL)[0]:
         by_level[record.level].append(record)
-    bundled = any(level.batching for level in result.levels)
-    levels = plan.levels(scenario.load(str(folder / RESOLVED), {}).scenario, bundled=bundled)
+    levels = _levels(scenario.load(str(folder / RESOLVED), {}).scenario, result)
     found: dict[int, LevelResult] = {}
     sent: set[int] = set()
     for index in sorted(by_level):
@@ -44,4 +47,34 @@ def recovered(folder: Path) -> Result:
         levels=every,
         repeats=repeats(every),
         warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized))],
+    )
+
+
+def _levels(asked: Scenario, result: Result) -> list[Level]:
+    """The levels as they were planned; what was made ready of data files and traces is gone, but for its account."""
+    sources = dict.fromkeys(
+        [*(block.trace for block in asked.levels), *(workload.data for workload in asked.workloads)]
+    )
+    rows = {source: Rows(str(number), source.path, 0, "") for number, source in enumerate(sources) if source}
+    levels = plan.levels(asked, bundled=any(level.batching for level in result.levels), rows=rows)
+    return [
+        msgspec.structs.replace(
+            level,
+            name=planned.name,
+            load=planned.load,
+            duration_s=level.duration_s if planned.load.duration_s is None else planned.load.duration_s,
+            warmup_s=planned.window.warmup_s,
+            workloads=_with_rows(level.workloads, planned.workload.data),
+        )
+        for level, planned in zip(levels, result.levels, strict=True)
+    ]
+
+
+def _with_rows(workloads: Sequence[Workload], data: Iterable[DataRef]) -> tuple[Workload, ...]:
+    refs = iter(data)
+    return tuple(
+        msgspec.structs.replace(workload, rows=Rows("", ref.source, ref.rows, ref.sha256))
+        if workload.rows and (ref := next(refs, None))
+        else workload
+        for workload in workloads
     )

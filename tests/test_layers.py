@@ -19,6 +19,7 @@ FLOORS = [
     {"plan"},
     {
         "endpoints",
+        "sizing",
         "scenario",
         "summary",
         "parts",
@@ -27,6 +28,7 @@ FLOORS = [
         "measures",
         "caveats",
         "reconcile",
+        "faults",
         "result",
         "repeats",
     },
@@ -36,7 +38,7 @@ FLOORS = [
 ]
 PURE = {
     "schedule", "stats", "abort", "duration", "summary", "parts", "client", "sessions", "measures", "columns",
-    "repeats", "caveats", "reconcile", "plan", "reports", "level", "redact", "errors", "forecast",
+    "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level", "redact", "errors", "forecast",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

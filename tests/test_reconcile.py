@@ -218,16 +218,16 @@ def test_wrong_part_is_found(
     ("records", "says"),
     [
         ([answer(0, 2000.0, workload=2)], "1 requests are of a workload that the level does not have"),
-        ([answer(0, 2000.0, session=1)], "request 0 has a session and no turn"),
-        ([answer(0, 2000.0, session=1, turn=2)], "the turns of session 1 are 2"),
+        ([answer(0, 2000.0, session=1)], "1 sessions have turns that are not the first, the second"),
+        ([answer(0, 2000.0, session=1, turn=2)], "1 sessions have turns that are not the first, the second"),
         (
             [answer(0, 2000.0, session=1, turn=1, ends="completed"), answer(1, 3000.0, session=1, turn=2)],
-            "session 1 went on after the turn that ended it",
+            "1 sessions went on after the turn that ended them",
         ),
-        ([failure(0, 2000.0, session=1, turn=1), answer(1, 3000.0, session=1, turn=2)], "session 1 went on after"),
+        ([failure(0, 2000.0, session=1, turn=1), answer(1, 3000.0, session=1, turn=2)], "1 sessions went on after"),
         (
             [answer(0, 2000.0, session=1, turn=1), answer(1, 2050.0, session=1, turn=2)],
-            "session 1 sent a turn before it had the answer to the last one",
+            "1 sessions sent a turn before they had the answer to the last one",
         ),
         ([answer(0, 2000.0, probe=True), answer(0, 3000.0, probe=True)], "of the probe stream are recorded twice"),
         ([answer(0, 2000.0, probe=True, done_ms=None)], "1 requests of the probe stream are ok and have no time"),
@@ -240,7 +240,7 @@ def test_sessions_and_probes_that_cannot_have_been_are_found(records: list[Recor
 
 def test_probe_of_a_level_that_has_none_is_found() -> None:
     (reason,) = reasons([answer(0, 2000.0, probe=True)])
-    assert "1 requests of a probe stream are recorded, and the level has none" in reason
+    assert "1 requests of the probe stream are recorded, and the level has none" in reason
 
 
 def test_more_in_the_window_than_in_the_whole_level_is_found(plant: Plant) -> None:

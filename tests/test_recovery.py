@@ -1,14 +1,19 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from loadtest import plan, scenario
 from loadtest.engine.journal import Journal
+from loadtest.level import Level
 from loadtest.records import JOURNAL, Record
 from loadtest.recovery import recovered
 from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached, write
 from loadtest.run import RESOLVED
 from loadtest.scenario import Override
+from loadtest.workload.model import Data, Rows, Trace
+from loadtest.workload.rows import prepare, prepare_trace
+from tests.test_summary import answer
 
 
 def test_levels_recovered_from_the_journal_are_warned_of_like_any_other(tmp_path: Path) -> None:
@@ -42,3 +47,91 @@ def test_levels_recovered_from_the_journal_are_warned_of_like_any_other(tmp_path
     assert found.warnings == [
         "said before", "c=1: answers were shorter than asked: 1.0 tokens on average instead of 64.0",
     ]  # fmt: skip
+
+
+def _begun(folder: Path, scenario_file: str, **files: str) -> list[Level]:
+    """A run that has written its scenario and what it planned, and was then killed; returns the levels."""
+    for name, text in files.items():
+        (folder.parent / name.replace("_", ".")).write_text(text, "utf-8")
+    source = folder.parent / "asked.yaml"
+    source.write_text(scenario_file, "utf-8")
+    resolved = scenario.load(str(source), {})
+    asked = resolved.scenario
+    rows: dict[Data | Trace, Rows] = {
+        data: prepare(data, folder.parent, len, conversation=False) for one in asked.workloads if (data := one.data)
+    }
+    rows |= {trace: prepare_trace(trace, folder.parent, 1) for block in asked.levels if (trace := block.trace)}
+    levels = plan.levels(asked, bundled=False, rows=rows)
+    folder.mkdir()
+    (folder / RESOLVED).write_text(resolved.text, "utf-8")
+    conditions = Conditions(
+        endpoint=Endpoint(kind="chat", url="http://127.0.0.1:8000"),
+        hardware=Hardware(),
+        scenario=ScenarioRef(name="asked", sha256=resolved.sha256),
+    )
+    write(
+        Result(
+            tool=Tool(name="loadtest", version="0"), command="", started_at="2026-01-01T00:00:00Z", seed=1,
+            complete=False, exit_code=0, conditions=conditions, levels=[not_reached(level) for level in levels],
+        ),
+        folder,
+    )  # fmt: skip
+    return levels
+
+
+def _write(folder: Path, *records: Record) -> None:
+    journal = Journal(str(folder / JOURNAL))
+    for record in records:
+        journal.write(record)
+    journal.close()
+
+
+def test_mix_with_sessions_data_a_probe_and_repeats_is_recovered_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    levels = _begun(
+        folder,
+        """
+        mix:
+          - {name: chat, weight: 3, data: {path: ./chats.jsonl}, output_tokens: 4}
+          - {name: talk, weight: 1, input_tokens: 8, output_tokens: 4, conversation: {turns: 2, think: 1s}}
+        load: {rate: 10, repeat: 2, duration: 10s, warmup: 1s}
+        probe_stream: {rate: 1, input_tokens: 1, output_tokens: 1}
+        seed: 1
+        """,
+        chats_jsonl='{"prompt": "one"}\n{"prompt": "two"}\n',
+    )
+    for level in levels:
+        _write(
+            folder,
+            answer(0, 2000.0, level=level.index, asked_input_tokens=None, prompt_hash=1),
+            answer(1, 3000.0, level=level.index, workload=1, session=1, turn=1),
+            answer(2, 4200.0, level=level.index, workload=1, session=1, turn=2, ends="completed"),
+            answer(0, 5000.0, level=level.index, probe=True),
+        )
+    found = recovered(folder)
+    first, second = found.levels
+    assert [level.name for level in found.levels] == [level.name for level in levels]
+    assert first.client.valid, first.client.reasons
+    assert [part.name for part in first.workloads] == ["chat", "talk"]
+    assert [(data.source, data.rows) for data in first.workload.data] == [("chats.jsonl", 2)]
+    assert [(data.source, data.rows) for data in first.workloads[0].workload.data] == [("chats.jsonl", 2)]
+    assert first.sessions is not None
+    assert first.sessions.completed == 1
+    assert first.probe is not None
+    assert first.probe.counts.ok == 1
+    assert (first.workload.repeated_prompts, second.workload.repeated_prompts) == (0, 1)
+    (repeat,) = found.repeats
+    assert (repeat.planned, repeat.n) == (2, 0)  # neither was complete
+
+
+def test_trace_is_recovered_with_its_own_span(tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    lines = "".join(f'{{"timestamp": {at}, "input_tokens": 8, "output_tokens": 4}}\n' for at in range(8))
+    (level,) = _begun(folder, "load: {trace: {path: ./t.jsonl, format: jsonl}, warmup: 1s}\nseed: 1\n", t_jsonl=lines)
+    _write(folder, *(answer(at, 1000.0 * at) for at in range(4)))
+    (found,) = recovered(folder).levels
+    assert found.load == level.load
+    assert (found.load.events, found.load.span_s) == (8, level.duration_s)
+    assert found.window.measured_s == pytest.approx(2.132)
+    assert [(data.source, data.order) for data in found.workload.data] == [("t.jsonl", None)]
+    assert found.client.valid, found.client.reasons
