@@ -78,7 +78,8 @@ def _repeats(result: Result) -> list[Column]:
 def _across(figures: Across | None) -> str:
     if figures is None:
         return NOT_MEASURED
-    return f"{figure(figures.median)} ({figure(figures.min)}–{figure(figures.max)})"
+    range_ = f" ({figure(figures.min)}–{figure(figures.max)})" if figures.min < figures.max else ""
+    return f"{figure(figures.median)}{range_}"
 
 
 def _whose(rows: Sequence[LevelResult], levels: Sequence[LevelResult]) -> list[Column]:
