@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from loadtest.scenario import form
-from loadtest.scenario.check import LOADS, place_of
+from loadtest.scenario.check import place_of
+from loadtest.scenario.clashes import LOADS
 from loadtest.scenario.document import Keys, Place, dotted
 from loadtest.scenario.model import Block, Scenario, ServerSettings
 from loadtest.schedule import Stage
@@ -117,8 +118,9 @@ class _Builder:
         def axis(key: str, *, default: bool = True) -> Any:
             inherited: Keys = tuple(filter(None, (AXES[key], key)))
             ours = ("levels", index, key)
+            ways = (ours, inherited) if (kind, key) != ("trace", "input_tokens") else ()
             value = form.DEFAULTS.get(dotted(inherited)) if default else None
-            return self._first(inherited if alone else ours, ours, inherited, default=value)
+            return self._first(inherited if alone else ours, *ways, default=value)
 
         load = axis(kind)
         made = kind != "trace" and not self._given(("workload", "data"))  # else the lengths are in the file

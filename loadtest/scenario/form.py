@@ -287,7 +287,6 @@ class Columns(Section):
     input_tokens: Word | None = Field(None, description="The length of the prompt in tokens.")
     output_tokens: Word | None = Field(None, description="The length of answer to ask for.")
     session: Word | None = Field(None, description="Rows with the same value are the turns of one conversation.")
-    at: Word | None = Field(None, description="When a row was asked; orders the turns of a session.")
 
 
 class Data(Section):

@@ -13,7 +13,8 @@ import msgspec
 from loadtest.errors import ScenarioError
 from loadtest.scenario import catalog
 from loadtest.scenario.build import AXES, build
-from loadtest.scenario.check import LOADS, blocks_of, check, mapping, message, no_mapping
+from loadtest.scenario.check import check, message, no_mapping
+from loadtest.scenario.clashes import LOADS, blocks_of, mapping
 from loadtest.scenario.document import Document, Fault, Place, dotted, parse, read, scalar
 from loadtest.scenario.model import Block, Override, Resolved, Scenario
 from loadtest.scenario.text import write

@@ -14,8 +14,6 @@ from loadtest.duration import duration, duration_text
 from loadtest.scenario import Block, Override, Resolved, load
 from loadtest.scenario.document import parse
 from loadtest.scenario.form import DEFAULTS, SECTIONS, File
-from loadtest.scenario.form import Block as BlockForm
-from loadtest.scenario.form import Stage as StageForm
 from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
 
@@ -221,7 +219,7 @@ def test_the_digest_knows_files_by_name_and_not_by_folder(tmp_path: Path) -> Non
     assert len(found) == 2
 
 
-TOKENS = st.tuples(st.integers(1, 10**7), st.integers(1, 10**7)).map(lambda pair: str(Length(*sorted(pair))))
+TOKENS = st.tuples(st.integers(1, 10**7), st.integers(1, 10**7)).map(lambda pair: str(Length(min(pair), max(pair))))
 NUMBERS = st.floats(1e-3, 6e4).map(repr)
 TIMES = st.integers(1, 600_000_000).map(lambda us: duration_text(us / 1e6))
 
@@ -330,16 +328,23 @@ def test_the_structs_cost_neither_yaml_nor_pydantic() -> None:
 
 def test_the_documentation_is_true(tmp_path: Path) -> None:
     page = (DOCS / "scenarios.md").read_text(encoding="utf-8")
-    whole, stages, blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    scenario = from_text(tmp_path, whole).scenario
-    block = scenario.levels[0]
-    assert len(block.rate_per_s or []) * len(block.input_tokens) * len(block.max_batch_size) == 12
-    forms: list[type[BaseModel]] = [File, BlockForm, StageForm, *SECTIONS.values()]
+    for file in ("sharegpt.json", "azure.csv"):
+        (tmp_path / file).touch()
+    examples = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    whole, data, mix, stages, trace, blocks = [from_text(tmp_path, example).scenario for example in examples]
+    block = whole.levels[0]
+    assert len(block.rate_per_s or []) * len(block.input_tokens or []) * len(block.max_batch_size) == 12
+    forms: list[type[BaseModel]] = [File, *SECTIONS.values()]
     for form in forms:
         for name, field in form.model_fields.items():
             key = field.alias or name
-            assert re.search(rf"\b{key}:", page), f"{key} is not in the page"
-    assert len(from_text(tmp_path, blocks).scenario.levels) == 2
-    assert [stage.to_per_s for stage in from_text(tmp_path, stages).scenario.levels[0].stages or ()] == [5, 50, 200]
+            assert re.search(rf"\b{key}\b", page), f"{key} is not in the page"
+    assert data.workloads[0].data is not None
+    assert [workload.name for workload in mix.workloads] == ["chat", "agent", "pictures"]
+    assert [stage.to_per_s for stage in stages.levels[0].stages or ()] == [5, 50, 200]
+    assert trace.levels[0].trace is not None
+    assert len(blocks.levels) == 2
     for key in DEFAULTS.keys() - {"question"}:
         assert f"`{key}`" in page, f"the default of {key} is not in the page"
+    for form in re.findall(r"`((?:uniform|normal|lognormal|exponential|zipf|quantiles|mix)\(.*?\))`", page):
+        assert Length.parse(form).low >= 1
