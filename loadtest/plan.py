@@ -1,5 +1,6 @@
 """A scenario made into levels, and a level into the requests of one worker. Pure."""
 
+import contextlib
 import itertools
 import math
 import random
@@ -84,43 +85,48 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
     if worker >= turn:
         return  # without a slot there is nothing to play
     trace = level.load.kind == "trace"
-    sessions = [_turns(workload, trace=trace) for workload in level.workloads]
-    # Where each arrival is one request, and its row that of its own number, those of other workers are not looked at.
-    apart = not any(sessions) and (len(level.workloads) == 1 or not any(workload.rows for workload in level.workloads))
-    most = math.inf if level.requests is None else level.requests
-    played = [0] * len(level.workloads)
-    number = 0
-    for arrival in range(_trace(level).count) if trace else itertools.count():
-        if number >= most:
-            return
-        mine = arrival % turn % workers == worker
-        if apart and not mine:
-            number += 1
-            continue
-        rng = stream(seed, "request", level.index, number)
-        chosen = _chosen(level.workloads, rng)
-        workload, turns_of = level.workloads[chosen], sessions[chosen]
-        row = None
-        if workload.rows is not None:
-            row = arrival if trace else _row(workload, seed, level.index, arrival if apart else played[chosen])
-        played[chosen] += 1
-        drawn = _Drawn(rng, chosen, row)
-        if turns_of is not None:
-            planned, ends = _until(workload, turns_of(row), rng)
-            turns = int(min(planned, most - number))
-            drawn = _Drawn(rng, chosen, row, arrival, turns, ends if turns == planned else None)
-        if mine:
-            yield from _played(level, seed, number, drawn)
-        number += drawn.turns
+    with contextlib.ExitStack() as files:
+        sessions = [_turns(workload, files, trace=trace) for workload in level.workloads]
+        # Where each arrival is one request that plays the row of its own number, others' need not be looked at.
+        apart = not any(sessions) and (
+            len(level.workloads) == 1 or not any(workload.rows for workload in level.workloads)
+        )
+        most = math.inf if level.requests is None else level.requests
+        played = [0] * len(level.workloads)
+        number = 0
+        for arrival in range(_trace(level).count) if trace else itertools.count():
+            if number >= most:
+                return
+            mine = arrival % turn % workers == worker
+            if apart and not mine:
+                number += 1
+                continue
+            rng = stream(seed, "request", level.index, number)
+            chosen = _chosen(level.workloads, rng)
+            workload, turns_of = level.workloads[chosen], sessions[chosen]
+            row = None
+            if workload.rows is not None:
+                row = arrival if trace else _row(workload, seed, level.index, arrival if apart else played[chosen])
+            played[chosen] += 1
+            drawn = _Drawn(rng, chosen, row)
+            if turns_of is not None:
+                planned, ends = _until(workload, turns_of(row), rng)
+                turns = int(min(planned, most - number))
+                drawn = _Drawn(rng, chosen, row, arrival, turns, ends if turns == planned else None)
+            if mine:
+                yield from _played(level, seed, number, drawn)
+            number += drawn.turns
 
 
 def due_times(level: Level, seed: int, worker: int, workers: int) -> Iterator[float]:
     """When the arrivals of one worker's slice are due in an open loop, in seconds from t0."""
     if level.load.kind == "trace":
         count = None if level.requests is None else share(level.requests, worker, workers)
-        return itertools.islice(Reader(_trace(level)).times(worker, workers), count)
+        with contextlib.closing(Reader(_trace(level))) as reader:
+            yield from itertools.islice(reader.times(worker, workers), count)
+        return
     every = arrivals(level.load, seed, level.index, level.duration_s, level.requests)
-    return itertools.islice(every, worker, None, workers)
+    yield from itertools.islice(every, worker, None, workers)
 
 
 def probe(level: Level, seed: int) -> tuple[Level, int]:
@@ -161,7 +167,9 @@ def _row(workload: Workload, seed: int, level: int, number: int) -> int:
     return row_of(workload.rows.count, workload.data.order, seed, level, number)
 
 
-def _turns(workload: Workload, *, trace: bool) -> Callable[[int | None], int | None] | None:
+def _turns(
+    workload: Workload, files: contextlib.ExitStack, *, trace: bool
+) -> Callable[[int | None], int | None] | None:
     """How many turns the data have for a session of this workload (None: as many as one likes), by its row.
 
     None where each arrival is one request.
@@ -171,7 +179,7 @@ def _turns(workload: Workload, *, trace: bool) -> Callable[[int | None], int | N
         return None
     if rows is None:
         return lambda _: None
-    reader = Reader(rows)
+    reader = files.enter_context(contextlib.closing(Reader(rows)))
     return lambda row: len(reader.row(row or 0).turns)
 
 

@@ -1,5 +1,6 @@
 """Requests of the plan made into the bytes to send."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -66,17 +67,18 @@ class Maker:
 
     def __iter__(self) -> Iterator[Unit]:
         turns: list[Made] = []
-        for request in self._requests:
-            made = self._made(request)
-            if made.session is None:
-                yield (made,)
-                continue
-            turns.append(made)
-            if made.ends:
+        with contextlib.closing(self._composer):
+            for request in self._requests:
+                made = self._made(request)
+                if made.session is None:
+                    yield (made,)
+                    continue
+                turns.append(made)
+                if made.ends:
+                    yield tuple(turns)
+                    turns = []
+            if turns:  # the level's number of requests cut it short
                 yield tuple(turns)
-                turns = []
-        if turns:  # the level's number of requests cut it short
-            yield tuple(turns)
 
     def _made(self, request: Request) -> Made:
         composed = self._composer.compose(request)
