@@ -34,11 +34,24 @@ FLOORS = [
     },
     {"wire", "records", "columns", "target", "progress", "calibration"},
     {"level"},
-    {"workload", "schedule", "stats", "abort", "redact", "errors", "duration", "host", "whole"},
+    {
+        "workload",
+        "schedule",
+        "stats",
+        "evidence",
+        "tails",
+        "steady",
+        "abort",
+        "redact",
+        "errors",
+        "duration",
+        "host",
+        "whole",
+    },
 ]
 PURE = {
-    "schedule", "stats", "abort", "duration", "summary", "parts", "client", "sessions", "measures", "columns",
-    "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level", "redact", "errors", "forecast",
+    "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
+    "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level", "redact", "errors", "forecast",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

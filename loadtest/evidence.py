@@ -1,0 +1,213 @@
+"""What samples prove that depend on each other: gates, sample floors, confidence intervals. Pure.
+
+Slow requests come in clusters, so n of them say less than n throws of a coin. How much less is the design effect; n
+and counts divided by it go into the exact binomial tail. docs/methodology.md has the formulae, their sources, and the
+error rates that bench/verdicts.py measured.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.stats import rank
+from loadtest.tails import at_least, at_most, student
+
+# The chance of each error that a gate may make: PASS of a system at its limit, and FAIL of it.
+ALPHA = 0.025
+# Where the tail is too thin to show how its samples cluster, the body of the distribution does.
+THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.98)
+# Fewer on either side of a threshold show nothing.
+_FEWEST = 10
+# Longer series are summed in blocks: the design effect is that of the long run, and its cost that of short ones.
+_BLOCKS = 8192
+# A search for more samples ends here: nobody will wait for so many.
+_MOST = 10**9
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``n`` requests say about the share that is late, of which 1 − p are allowed.
+
+    ``p_pass`` and ``p_fail`` are the chances of so few and of so many late ones at a system exactly at its limit: the
+    level passes where the first is at most alpha and fails where the second is. ``more_needed``: how many further
+    requests would decide it, if they are as these; 0 when it is decided, None when no reasonable number would.
+    """
+
+    n: int
+    late: int
+    design_effect: float
+    effective_n: float
+    p_pass: float
+    p_fail: float
+    more_needed: int | None
+
+    @property
+    def share_late(self) -> float:
+        """Of the requests; NaN of none."""
+        return self.late / self.n if self.n else math.nan
+
+
+def design_effect(series: "NDArray[np.float64]") -> float:
+    """By what factor the variance of the mean of ``series`` (shape (n,), in order) is that of independent samples.
+
+    At least 1. The autocorrelations are summed up to where their pairs are no longer positive, and made decreasing:
+    Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, Statistical Science 7, 1992).
+    """
+    size = -(-len(series) // _BLOCKS) if len(series) > _BLOCKS else 1
+    whole = len(series) // size * size
+    if whole < 2:
+        return 1.0
+    single = float(np.var(series))
+    if single <= 0:
+        return 1.0
+    blocks = series[:whole].reshape(-1, size).sum(axis=1)
+    n = len(blocks)
+    centred = blocks - blocks.mean()
+    spectrum = np.fft.rfft(centred, _fast(n + n // 2))
+    autocovariance = np.fft.irfft(spectrum * spectrum.conj())[: n // 2 * 2 // 2] / n
+    pairs = autocovariance[: len(autocovariance) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    if not len(pairs):
+        return 1.0
+    ends = np.flatnonzero(pairs <= 0)
+    kept = np.minimum.accumulate(pairs[: max(1, ends[0]) if len(ends) else None])
+    return max(1.0, (2 * float(kept.sum()) - float(autocovariance[0])) / (size * single))
+
+
+def _fast(least: int) -> int:
+    """A length from ``least`` on that transforms fast and is even: a power of two or three quarters of one."""
+    power = 1 << (least - 1).bit_length()
+    return power * 3 // 4 if power >= 8 and power * 3 // 4 >= least else power
+
+
+def gate(late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float, alpha: float = ALPHA) -> Evidence:
+    """Whether the share of ``late`` requests is proved to be at most, or above, 1 − ``p``, with 0 < p < 1.
+
+    Args:
+        late: of each request, in the order in which they were due; shape (n,).
+        samples: what made them late, in the same order, +infinity for those that failed; without it only the late ones
+            show how they cluster, as of failures.
+        p: 0.99 for p99 and for a share of at most 1 %.
+        alpha: the chance of each error, to be divided among the looks that are taken at the same data.
+    """
+    n, count = len(late), int(np.count_nonzero(late))
+    if not n:
+        return Evidence(
+            n=0, late=0, design_effect=1.0, effective_n=0.0, p_pass=1.0, p_fail=1.0, more_needed=sample_floor(p, alpha)
+        )
+    effect = max([_effect(late), *(_effects(samples, np.sort(samples), THRESHOLDS) if samples is not None else ())])
+    p_pass, p_fail = _tails(count, n, effect, p)
+    return Evidence(
+        n=n,
+        late=count,
+        design_effect=effect,
+        effective_n=n / effect,
+        p_pass=p_pass,
+        p_fail=p_fail,
+        more_needed=_more_needed(count, n, effect, p, alpha),
+    )
+
+
+def _effect(above: NDArray[np.bool_]) -> float:
+    """The design effect of what is above a threshold, 1 where too few are to tell."""
+    count = int(np.count_nonzero(above))
+    return design_effect(above.astype(np.float64)) if _FEWEST <= count <= len(above) - _FEWEST else 1.0
+
+
+def _effects(samples: NDArray[np.float64], ascending: NDArray[np.float64], ps: Iterable[float]) -> list[float]:
+    """Of what is above each of the quantiles ``ps``."""
+    return [_effect(samples > ascending[rank(Fraction(str(p)), len(samples)) - 1]) for p in ps]
+
+
+def _tails(late: float, n: float, effect: float, p: float) -> tuple[float, float]:
+    return at_most(late / effect, n / effect, 1 - p), at_least(late / effect, n / effect, 1 - p)
+
+
+def _more_needed(late: int, n: int, effect: float, p: float, alpha: float) -> int | None:
+    share = late / n
+
+    def decided(total: int) -> bool:
+        return min(_tails(share * total, total, effect, p)) <= alpha
+
+    return None if (total := _first(decided, n)) is None else total - n
+
+
+def sample_floor(p: float, alpha: float = ALPHA, late: int = 0) -> int:
+    """The fewest requests, independent ones, of which ``late`` late ones still prove a share of at most 1 − ``p``.
+
+    The early-stopping rule of MLPerf's LoadGen: the least n with I_p(n − late, late + 1) ≤ alpha.
+    """
+    found = _first(lambda n: at_most(late, n, 1 - p) <= alpha, late + 1)
+    if found is None:
+        raise ValueError(f"no number of requests proves a share of {1 - p}")
+    return found
+
+
+def enough(n: int, p: float, alpha: float = ALPHA) -> bool:
+    """Whether ``n`` requests could prove anything of quantile ``p``: whether n in time would."""
+    return n >= sample_floor(p, alpha)
+
+
+def interval(samples: NDArray[np.float64], p: float, level: float = 0.95) -> tuple[float, float]:
+    """A confidence interval of quantile ``p``, as ``intervals``."""
+    return intervals(samples, (p,), level)[0]
+
+
+def intervals(samples: NDArray[np.float64], ps: Iterable[float], level: float = 0.95) -> list[tuple[float, float]]:
+    """A confidence interval of each of the quantiles ``ps`` of ``samples``, (n,) in the order in which they were due.
+
+    Both ends are samples (order statistics), or −infinity and +infinity where there are too few of them to tell; so is
+    an end that falls among failures, which are +infinity.
+    """
+    ascending = np.sort(samples)
+    n, outside = len(samples), (1 - level) / 2
+    if not n:
+        return [(-math.inf, math.inf) for _ in ps]
+    body = max(_effects(samples, ascending, THRESHOLDS))
+    return [_between(ascending, p, max([body, *_effects(samples, ascending, (p,))]), outside) for p in ps]
+
+
+def _between(ascending: NDArray[np.float64], p: float, effect: float, outside: float) -> tuple[float, float]:
+    n = len(ascending)
+    # The places of the samples that are beyond the quantile by no more than the chance ``outside``.
+    above = _first(lambda place: at_least(place / effect, n / effect, p) <= outside, 1, n + 1) or n + 1
+    below = (_first(lambda place: at_most((place - 1) / effect, n / effect, p) > outside, 1, n + 1) or n + 1) - 1
+    return (
+        float(ascending[below - 1]) if below else -math.inf,
+        float(ascending[above - 1]) if above <= n else math.inf,
+    )
+
+
+def mean_interval(series: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """A confidence interval of the mean of ``series``, (n,) in order of time, as of the tokens of each second.
+
+    Student's, with as many degrees of freedom as there are independent samples in it; infinite where that is not two.
+    """
+    effective = len(series) / design_effect(series)
+    if effective < 2:
+        return -math.inf, math.inf
+    mean = float(series.mean())
+    error = float(series.std()) / math.sqrt(effective - 1) * student(level, effective - 1)
+    return mean - error, mean + error
+
+
+def _first(holds: Callable[[int], bool], least: int, most: int = _MOST) -> int | None:
+    """The first whole number from ``least`` to ``most`` for which ``holds``, which holds for all beyond it; or None."""
+    if holds(least):
+        return least
+    low, high = least, least
+    while True:
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+        if holds(high):
+            break
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
