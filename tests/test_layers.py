@@ -51,7 +51,8 @@ FLOORS = [
 ]
 PURE = {
     "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
-    "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level", "redact", "errors", "forecast",
+    "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
+    "redact", "errors", "forecast",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
