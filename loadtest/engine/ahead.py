@@ -89,8 +89,12 @@ class Ahead(Supply):
         assert self._process.stdin is not None
         self._process.stdin.write(pickle.dumps(self._order))
         self._process.stdin.close()
-        while self._room:
-            await self._receive()
+        try:
+            while self._room:
+                await self._receive()
+        except BaseException:
+            await self.close()
+            raise
         self._keeping_up = asyncio.ensure_future(self._keep_up())
 
     def next(self, due: int) -> None:

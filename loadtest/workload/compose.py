@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadtest.workload.images import image
-from loadtest.workload.model import BLOCK_TOKENS, Ask, Message, Prefix, Turn, Workload
+from loadtest.workload.model import BLOCK_TOKENS, Ask, Message, Turn, Workload
 from loadtest.workload.prompts import Prompts
 from loadtest.workload.request import Request
 from loadtest.workload.rows import Reader
@@ -38,9 +38,9 @@ class Composed(NamedTuple):
 class Composer:
     """Composes the requests of a level.
 
-    A shared prefix opens the first message, so that the length of the whole is exact. Data keep their texts and what
-    they have for the history; where they have no length of an answer, that of the recorded one is asked for. Each turn
-    of a trace is a prompt of its whole length, which shares with others what the trace says that it shares.
+    A shared prefix opens the first message, so that the length of the whole is exact. Data keep their texts; where they
+    have no length of an answer, that of the recorded one is asked for. Each request of a trace is a prompt of the whole
+    length, with no history before it and no prefix: it shares with others what the trace says that it shares.
 
     Raises:
         UsageError: a corpus cannot be used.
@@ -60,30 +60,22 @@ class Composer:
             ResultError: the prepared data cannot be read.
         """
         workload, prompts = self._workloads[request.workload], self._prompts[request.workload]
-        rng, later = request.rng, request.turn is not None and request.turn > 1
-        start = "" if later or workload.prefix is None else _start(workload.prefix, prompts, rng)
-        turn, body = _NO_TURN, workload.body
+        rng, turn, body = request.rng, _NO_TURN, workload.body
         if request.row is not None:
-            turn, body = self._turn(request, workload.body)
-        of_trace = turn.at_s is not None
-        length = request.input_tokens if request.row is None else turn.input_tokens
-        if turn.messages:
-            first, *others = turn.messages
-            messages = (Message(first.role, f"{start}\n\n{first.content}"), *others) if start else turn.messages
-            length = None if later else self._counted(messages, prompts)
-        elif turn.blocks and length is not None:
-            messages = (Message("user", prompts.blocks(turn.blocks, BLOCK_TOKENS, length)),)
-        elif later and not of_trace:
-            messages, length = (Message("user", prompts.text(length or 1, rng)),), None
+            turn, body = self._turn(request, body)
+        if turn.at_s is not None:
+            messages, length = _replayed(turn, prompts, rng)
+        elif request.turn is not None and request.turn > 1:
+            own = turn.messages or (Message("user", prompts.text(request.input_tokens or 1, rng)),)
+            messages, length = own, None  # the history is not known yet
         else:
-            length = length or 1
-            if start and not of_trace and workload.prefix is not None:
-                length += workload.prefix.tokens
-            messages = (Message("user", prompts.prompt(length, rng, start)),)
+            messages, length = self._opening(request, turn, workload, prompts)
         output = request.output_tokens or turn.output_tokens or _recorded(turn.answer, prompts) or _OUTPUT_TOKENS
         images: tuple[str, ...] = ()
         if (asked := workload.images) is not None:
             images = tuple(image(asked.width, asked.height, rng) for _ in range(asked.count))
+        if images or (body is not None and '"tools"' in body):
+            length = None  # what these come to is the server's to say
         answer = None
         if request.session is not None and workload.conversation and workload.conversation.history == "canned":
             answer = prompts.text(output, rng) if turn.answer is None else turn.answer
@@ -106,14 +98,27 @@ class Composer:
             body = msgspec.json.encode(both).decode()
         return row.turns[(request.turn or 1) - 1], body or row.body
 
-    def _counted(self, messages: Sequence[Message], prompts: Prompts) -> int | None:
-        """The length of a prompt out of data, where what the server adds around it is known."""
-        size = prompts.count(messages[0].content) if len(messages) == 1 else None
-        return None if size is None else size + self._overhead
+    def _opening(
+        self, request: Request, turn: Turn, workload: Workload, prompts: Prompts
+    ) -> tuple[tuple[Message, ...], int | None]:
+        """The messages that nothing came before, and their length where what the server adds around them is known."""
+        start, length, prefix = "", request.input_tokens or 1, workload.prefix
+        if prefix is not None and request.rng.random() < prefix.share:
+            start = prompts.shared(request.rng.randrange(prefix.pool), prefix.tokens)
+            length += prefix.tokens
+        if not turn.messages:
+            return (Message("user", prompts.prompt(length, request.rng, start)),), length
+        first, *others = turn.messages
+        messages = (Message(first.role, f"{start}\n\n{first.content}"), *others) if start else turn.messages
+        size = None if others else prompts.count(messages[0].content)
+        return messages, None if size is None else size + self._overhead
 
 
-def _start(prefix: Prefix, prompts: Prompts, rng: random.Random) -> str:
-    return prompts.shared(rng.randrange(prefix.pool), prefix.tokens) if rng.random() < prefix.share else ""
+def _replayed(turn: Turn, prompts: Prompts, rng: random.Random) -> tuple[tuple[Message, ...], int]:
+    """The prompt of a trace's request, and its length."""
+    length = turn.input_tokens or 1
+    text = prompts.blocks(turn.blocks, BLOCK_TOKENS, length) if turn.blocks else prompts.prompt(length, rng)
+    return (Message("user", text),), length
 
 
 def _recorded(answer: str | None, prompts: Prompts) -> int | None:

@@ -108,7 +108,10 @@ async def killed() -> None:
     assert supply.task is not None
     for due in range(1000):
         supply.next(due)
-    await supply.task
+    try:
+        await supply.task
+    finally:
+        await supply.close()
 
 
 def test_its_death_is_told() -> None:
