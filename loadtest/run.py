@@ -44,6 +44,7 @@ from loadtest.result import (
     write,
 )
 from loadtest.scenario.model import Override, Resolved, Scenario
+from loadtest.sizing import sized
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import basic, parse, user_of
@@ -106,6 +107,7 @@ def run(options: Options, progress: Progress) -> Outcome:
             progress.note("starting the bundled server" if options.url is None else "reaching the target")
             with interrupts.at_once():
                 facts = target.open()
+                facts = _sized(target, facts, resolved.scenario, levels)
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             wiring = _wiring(options, resolved.scenario, facts, headers, secrets, folder, way)
             result = _begun(options, resolved, facts, redact, way, calibration.warning(levels, workers))
@@ -277,6 +279,16 @@ def _wiring(
     )
 
 
+def _sized(target: Target, facts: Facts, asked: Scenario, levels: Sequence[Level]) -> Facts:
+    """The facts with all that can be found out of the target's tokens, as far as prompts have to be made."""
+    assert asked.seed is not None
+    workloads = [workload for level in levels for workload in level.workloads]
+    made = [workload.corpus for workload in workloads if workload.data is None or workload.prefix is not None]
+    corpora = [*dict.fromkeys([*made, *(None for level in levels if level.probe)])]
+    tokens = sized(target, facts, asked.endpoint, asked.tokenizer, corpora, asked.seed)
+    return msgspec.structs.replace(facts, tokens=tokens)
+
+
 # Flags of the bundled server, by the names that the command line gives their overrides.
 _BUNDLED = ("scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads")
 
@@ -299,6 +311,9 @@ def _begun(
     asked = resolved.scenario
     assert asked.seed is not None
     notes = [*way.notes, *warned, *([] if options.url is None else unused(asked, options.overrides))]
+    tokens = facts.tokens
+    if tokens.kind == "words" and tokens.how and not tokens.fits:
+        notes.append(redact(f"prompts were sized {tokens.how}"))
     return Result(
         tool=Tool(name="loadtest", version=__version__),
         command=redact(" ".join(options.command)),
@@ -319,6 +334,7 @@ def _begun(
             software={**host.software(), **facts.software},
             hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),
             scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
+            prompts_sized=redact(facts.tokens.how) or None,
         ),
         warnings=notes,
         labels=options.labels,

@@ -120,6 +120,8 @@ class _Tokenizer:
         assert tokens.path is not None
         self._tokens = tokens
         self._tokenizer = load(tokens.path)
+        # What stands around a text as it is counted here; where that is not known, the overhead is the endpoint's word.
+        self._around = tokens.overhead if tokens.before or tokens.after or tokens.special else 0
 
     def goal(self, tokens: int, *, alone: bool) -> int:
         return max(1, tokens if alone else tokens - self._tokens.overhead)
@@ -129,7 +131,7 @@ class _Tokenizer:
             return count(self._tokenizer, texts, special=False)
         before, after, special = self._tokens.before, self._tokens.after, self._tokens.special
         whole = count(self._tokenizer, [f"{before}{text}{after}" for text in texts], special=special)
-        return [size - self._tokens.overhead for size in whole]
+        return [size - self._around for size in whole]
 
     def marks(self, text: str, at: Sequence[int]) -> list[int]:
         starts = [start for start, _ in self._tokenizer.encode(text, add_special_tokens=False).offsets]
