@@ -43,7 +43,8 @@ def durations(value: object) -> Distribution:
     text = str(value)
     if bare := _BARE.search(text):
         raise ValueError(f"expected times with their units: write {bare[0]}s (or ms, m, h)")
-    seconds = _TIME.sub(lambda time: repr(round(float(time[1]) * UNITS_S[time[2]], 6)), text)
+    # Seconds stay as they are to the last digit; 700 ms are not to show how floats multiply.
+    seconds = _TIME.sub(lambda t: t[1] if t[2] == "s" else repr(round(float(t[1]) * UNITS_S[t[2]], 9)), text)
     if seconds == text:
         raise ValueError("expected a time or a distribution of times, such as 5s or exponential(5s)")
     found = Distribution.parse(seconds)

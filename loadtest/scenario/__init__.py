@@ -23,7 +23,8 @@ def load(source: str | None, overrides: dict[str, Override]) -> Resolved:
     """The scenario in ``source`` with ``overrides`` applied; precedence: default < file < override.
 
     ``source`` is a preset's name, a path, or None for flags alone. ``overrides`` are keyed by the flag's name with
-    underscores (``max_batch_size``; ``stream`` for ``--no-stream``), their values are the text of the flag.
+    underscores (``max_batch_size``; ``stream`` for ``--no-stream``), their values are the text of the flag. ``scale``
+    is no value of a file, but makes the whole scenario smaller.
 
     Raises:
         ScenarioError: the file, or an override, is wrong; every fault is in the message, each with its place.

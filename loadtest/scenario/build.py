@@ -192,8 +192,8 @@ def _stage(stage: form.Stage) -> Stage:
 
 def _trace(trace: form.Trace) -> Trace:
     start_s, end_s = trace.window or (0.0, None)
-    speed, scale = (_default("trace", trace, key) for key in ("speed", "scale"))
-    return Trace(trace.path, trace.format, speed, start_s, end_s, scale)
+    speed, scale, lengths = (_default("trace", trace, key) for key in ("speed", "scale", "lengths"))
+    return Trace(trace.path, trace.format, speed, start_s, end_s, scale, lengths)
 
 
 def _data(data: form.Data) -> Data:

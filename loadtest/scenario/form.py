@@ -54,6 +54,7 @@ DEFAULTS: dict[str, Any] = {
     "data.order": "shuffle",
     "trace.speed": 1.0,
     "trace.scale": 1.0,
+    "trace.lengths": 1.0,
     "conversation.think": Distribution("fixed", (0.0,)),
     "conversation.history": "real",
     "conversation.abandon": 0.0,
@@ -185,6 +186,7 @@ class Trace(Section):
     scale: Weight | None = Field(
         None, description="How many times as many arrivals in the same time: some repeated, or left out at random."
     )
+    lengths: Weight | None = Field(None, description="How many times as long prompts and answers are.", examples=[0.5])
 
 
 TraceLoad = Annotated[

@@ -41,12 +41,14 @@ def positive_duration(value: object) -> float:
     return seconds
 
 
-def length(value: object) -> Tokens:
-    """A length in tokens: ``128`` or ``uniform(64, 192)``.
+def length(value: object, info: ValidationInfo[Path]) -> Tokens:
+    """A length in tokens: ``128``, ``uniform(64, 192)``, or a mapping that names a file of lengths.
 
     Raises:
         ValueError: another form, or longer than any model takes.
     """
+    if isinstance(value, dict) and value.keys() == {"file"}:
+        return _listed(local_file(value["file"], info))
     if isinstance(value, str) and value.count("(") != value.count(")"):  # YAML took its comma for a separator
         raise ValueError('expected a length: between { } or [ ] write "uniform(64, 192)" in quotes')
     if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= _LONGEST:
@@ -55,6 +57,35 @@ def length(value: object) -> Tokens:
             raise ValueError(f"expected at most {MAX_TOKENS} tokens")
         return parsed
     raise ValueError("expected a number of tokens (128) or uniform(64, 192)")
+
+
+def _listed(path: str) -> Tokens:
+    """The lengths in a file: a number a line, or with a comma and its weight behind it; a heading may stand first.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    values: list[float] = []
+    weights: list[float] = []
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                value, _, weight = map(str.strip, line.partition(","))
+                try:
+                    pair = float(value), float(weight or 1)
+                    values.append(pair[0])
+                    weights.append(pair[1])
+                except ValueError:
+                    if line.strip() and number > 1:
+                        raise ValueError(f"{path}:{number}: no length, nor a length and its weight") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8 text: save it as UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    try:
+        return Tokens.of_values(values, weights)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def abort_on(value: object) -> str:
@@ -193,6 +224,12 @@ _LENGTH_SCHEMA = {
     "anyOf": [
         {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
         {"type": "string", "pattern": r"^\s*([a-z]+\s*\(.*\)|[0-9]+)\s*$"},
+        {
+            "type": "object",
+            "properties": {"file": {"type": "string"}},
+            "required": ["file"],
+            "additionalProperties": False,
+        },
     ]
 }
 Length = Annotated[Tokens, PlainValidator(length), WithJsonSchema(_LENGTH_SCHEMA)]

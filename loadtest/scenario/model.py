@@ -114,13 +114,15 @@ class Resolved(msgspec.Struct, frozen=True):
     ``sources`` maps the dotted key of the file format (``load.concurrency``, ``levels.0.scheduler``) to
     ``default``, ``file.yaml:12`` or the flag or variable. ``text`` is the complete scenario as YAML: it loads
     back to an equal ``scenario``. ``sha256`` is a digest of what is asked, whoever asked it: not of the name, the
-    question, the seed, or the folders of files.
+    question, the seed, or the folders of files. ``not_comparable`` are reasons why a result of it is like no other's:
+    it was scaled, or it is locked and was changed.
     """
 
     scenario: Scenario
     sources: dict[str, str]
     text: str
     sha256: str
+    not_comparable: list[str] = []
 
 
 class Preset(NamedTuple):

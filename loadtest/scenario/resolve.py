@@ -17,6 +17,7 @@ from loadtest.scenario.check import check, message, no_mapping
 from loadtest.scenario.clashes import LOADS, blocks_of, mapping
 from loadtest.scenario.document import Document, Fault, Place, dotted, parse, read, scalar
 from loadtest.scenario.model import Block, Override, Resolved, Scenario
+from loadtest.scenario.scale import scaled
 from loadtest.scenario.text import write
 
 _FLAGS: dict[str, tuple[str, ...]] = {
@@ -71,6 +72,10 @@ _MAX_LEVELS = 1000
 def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
     """See ``loadtest.scenario.load``."""
     name, document = _document(source)
+    overrides = dict(_parted(overrides))
+    scale = overrides.pop("scale", None)
+    factor = _factor(scale, document) if scale else 1.0
+    alone = _left_open(document.data)
     _apply(overrides, document)
     file, faults = check(document)
     if file is None or faults:
@@ -82,8 +87,29 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
             f"{source or scenario.name}: the axes make {count} levels, at most {_MAX_LEVELS} can be played in one "
             "run: shorten an axis"
         )
-    text = write(scenario, sources)
-    return Resolved(scenario, sources, text, _digest(scenario))
+    reasons = []
+    if scale:
+        scenario = scaled(scenario, factor)
+        reasons.append(f"played in the small ({scale.origin} {scale.value})")
+    if scenario.locked:
+        changes = [override.origin for flag, override in overrides.items() if flag not in alone]
+        reasons += [f"the scenario is locked, and {origin} changed it" for origin in dict.fromkeys(changes)]
+    text = write(scenario, sources, f"{scale.origin} {scale.value}" if scale else None)
+    return Resolved(scenario, sources, text, _digest(scenario), reasons)
+
+
+def _factor(scale: Override, document: Document) -> float:
+    """The factor in the text of a flag; a fault is noted in the document."""
+    factor = scalar(scale.value.strip())
+    if not isinstance(factor, bool) and isinstance(factor, int | float) and 0 < factor <= 1:
+        return float(factor)
+    document.faults.append(Fault(Place(scale.origin), "", f"expected more than 0 and at most 1, got {scale.value!r}"))
+    return 1.0
+
+
+def _left_open(data: dict[str, Any]) -> set[str]:
+    """What a locked scenario leaves to whoever plays it, as far as it is null in the file."""
+    return {key for key in ("model", "tokenizer", "seed") if data.get(key) is None}
 
 
 def _document(source: str | None) -> tuple[str, Document]:
@@ -105,7 +131,6 @@ def _document(source: str | None) -> tuple[str, Document]:
 def _apply(overrides: dict[str, Override], document: Document) -> None:
     """Put the overrides in the place of what the file says, in every block."""
     data, values = document.data, document.values
-    overrides = dict(_parted(overrides))
     load = mapping(data, "load")
     replaced = AXES.keys() & overrides.keys()
     if replaced & {*LOADS}:

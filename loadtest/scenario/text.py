@@ -18,10 +18,11 @@ HEADER = "# Every value of this scenario; behind each, where it came from.\n"
 Value = str | bool | int | float | Length | Stage | list[Any] | dict[str, Any] | None
 
 
-def write(scenario: Scenario, sources: dict[str, str]) -> str:
+def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None) -> str:
     """The YAML text of ``scenario``, complete: ``load`` reads it back as an equal scenario.
 
-    ``sources`` gives the comment behind each value by its dotted key, as in ``Resolved``.
+    ``sources`` gives the comment behind each value by its dotted key, as in ``Resolved``; ``scale`` says by what values
+    have been scaled since they came from there.
     """
     rows: list[tuple[str, str]] = []
 
@@ -106,7 +107,8 @@ def write(scenario: Scenario, sources: dict[str, str]) -> str:
     )
     row("abort_on", scenario.abort_on)
     width = min(60, max(len(text) for text, _ in rows))
-    return HEADER + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
+    heading = HEADER + (f"# Scaled by {scale}: other values than stand there.\n" if scale else "")
+    return heading + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
 
 
 def _load(block: Block) -> dict[str, Value]:
@@ -174,6 +176,7 @@ def _trace(trace: Trace) -> dict[str, Value]:
         speed=trace.speed,
         window=None if whole else [_duration(trace.start_s), _duration(trace.end_s)],
         scale=trace.scale,
+        lengths=trace.lengths,
     )
 
 

@@ -78,6 +78,22 @@ class Distribution(msgspec.Struct, frozen=True):
         endless = self.kind in ("normal", "lognormal", "exponential")
         return self._clipped(math.inf if endless else self._at(_MOST_SHARE))
 
+    def scaled(self, factor: float) -> "Distribution":
+        """That of ``factor`` times each value; of zipf the largest rank is that many times as large instead."""
+        numbers = self.numbers
+        match self.kind:
+            case "zipf":
+                numbers = (numbers[0], max(1.0, float(round(numbers[1] * factor))))
+            case "quantiles":
+                numbers = tuple(number * factor if place % 2 else number for place, number in enumerate(numbers))
+            case "mix":
+                pass  # the weights
+            case _:
+                numbers = tuple(number * factor for number in numbers)
+        parts = tuple(part.scaled(factor) for part in self.parts)
+        bounds = [None if bound is None else bound * factor for bound in (self.least, self.most)]
+        return Distribution(self.kind, numbers, parts, *bounds)
+
     def _clipped(self, value: float) -> float:
         value = max(value, self.least or 0.0)
         return value if self.most is None else min(value, self.most)

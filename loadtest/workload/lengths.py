@@ -87,6 +87,12 @@ class Length(msgspec.Struct, frozen=True):
         """One length in tokens."""
         return self.low if self.low == self.high else self.at(rng.random())
 
+    def scaled(self, factor: float) -> "Length":
+        """``factor`` times as long, and a token or more."""
+        if self.shape is not None:
+            return Length.parse(str(self.shape.scaled(factor)))
+        return Length(max(1, round(self.low * factor)), max(1, round(self.high * factor)))
+
     def __str__(self) -> str:
         if self.shape is not None:
             return str(self.shape)

@@ -63,6 +63,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     ``speed`` divides all times. ``start_s`` and ``end_s`` cut a window out of the file's own time, which then begins at
     0. ``scale`` repeats or leaves out arrivals at random so that there are that many times as many in the same time.
+    ``lengths`` is how many times as long prompts and answers are.
     """
 
     path: str
@@ -71,6 +72,7 @@ class Trace(msgspec.Struct, frozen=True):
     start_s: float = 0.0
     end_s: float | None = None
     scale: float = 1.0
+    lengths: float = 1.0
 
 
 class Rows(msgspec.Struct, frozen=True):

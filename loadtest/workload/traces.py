@@ -105,12 +105,13 @@ class _Events:
         whole = self.last_us - self.first_us >= self._end_us
         return self._end_us - self._start_us if whole else last_us + gap_us
 
-    def turn(self, index: int, shift_us: int, copy: int, speed: float) -> Turn:
+    def turn(self, index: int, shift_us: int, copy: int, trace: Trace) -> Turn:
         """One arrival as a turn; a copy has blocks of its own."""
         own = copy * len(self._blocks)
         blocks = self.blocks[self.blocks_end[index - 1] if index else 0 : self.blocks_end[index]]
-        at_s = (self.at_us[index] + shift_us) / _SECOND / speed
-        return Turn((), None, self.input[index], self.output[index], at_s, tuple(block + own for block in blocks))
+        at_s = (self.at_us[index] + shift_us) / _SECOND / trace.speed
+        asked, answer = (max(1, round(many[index] * trace.lengths)) for many in (self.input, self.output))
+        return Turn((), None, asked, answer, at_s, tuple(block + own for block in blocks))
 
 
 def rows(trace: Trace, seed: int, add: Callable[[int, Row | Skip], None]) -> float:
@@ -166,7 +167,7 @@ def rows(trace: Trace, seed: int, add: Callable[[int, Row | Skip], None]) -> flo
     for place in _by_time(begins).tolist():
         first, copy = origins[place], copies[place]
         shift_us = begins[place] - events.at_us[first]
-        turns = [events.turn(index, shift_us, copy, trace.speed) for index in (first, *later.get(first, ()))]
+        turns = [events.turn(index, shift_us, copy, trace) for index in (first, *later.get(first, ()))]
         add(0, Row(tuple(turns)))
     return events.span_us(last_us, gap_us) / _SECOND / trace.speed
 

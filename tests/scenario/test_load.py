@@ -1,5 +1,6 @@
 """What a scenario becomes, and which of several values wins."""
 
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,18 @@ from loadtest.scenario import Block, Override, Resolved, load
 from loadtest.scenario.document import parse
 from loadtest.scenario.form import DEFAULTS, SECTIONS, File
 from loadtest.schedule import Stage
+from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
+from loadtest.workload.model import (
+    Conversation,
+    Data,
+    Images,
+    Prefix,
+    Probe,
+    Trace,
+    Weighted,
+    Workload,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -348,3 +360,94 @@ def test_the_documentation_is_true(tmp_path: Path) -> None:
         assert f"`{key}`" in page, f"the default of {key} is not in the page"
     for form in re.findall(r"`((?:uniform|normal|lognormal|exponential|zipf|quantiles|mix)\(.*?\))`", page):
         assert Length.parse(form).low >= 1
+
+
+MIX = """\
+model: [a, b]
+mix:
+  - name: chat
+    weight: 0.7
+    input_tokens: uniform(100, 200)
+    output_tokens: "lognormal(100, 50)"
+    correlation: 0.5
+    prefix: {share: 0.8, tokens: 1000, pool: 20}
+  - name: pictures
+    images: {size: 512x256}
+    body: {tools: [{type: "1e5", x: [1, 2.5, true, null, "é\\u2028#\\x7f"]}], "on": {}}
+    models: {base: 0.7, "null": 1}
+  - name: talk
+    conversation: {turns: "uniform(2, 6)", think: "mix(0.5*exponential(5s), 0.5*1m)", next_input: 8}
+  - {name: file, data: {path: ./rows.jsonl, columns: {prompt: question}, input_tokens: [16, null]}, output_tokens: 7}
+load: {rate: [1, 2], combine: zip, repeat: 3, cooldown: 5s}
+probe_stream: {rate: 0.5}
+locked: true
+tokenizer: .
+"""
+
+
+def test_a_mix_is_written_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    resolved = from_text(tmp_path, MIX)
+    chat, pictures, talk, file = resolved.scenario.workloads
+    assert chat == Workload(
+        Length(100, 200), Length.parse("lognormal(100, 50)"), "chat", 0.7, 0.5, prefix=Prefix(0.8, 1000, 20)
+    )
+    assert (pictures.images, pictures.models) == (Images(1, 512, 256), (Weighted("base", 0.7), Weighted("null", 1)))
+    assert json.loads(pictures.body or "") == {
+        "tools": [{"type": "1e5", "x": [1, 2.5, True, None, "é\u2028#\x7f"]}], "on": {},
+    }  # fmt: skip
+    think = Distribution.parse("mix(0.5*exponential(5), 0.5*60)")
+    assert talk.conversation == Conversation(Length(2, 6), think, next_input=Length(8, 8))
+    assert file.data == Data(str(tmp_path / "rows.jsonl"), columns=(("prompt", "question"),), min_input=16)
+    assert (file.input_tokens, file.output_tokens) == (None, Length(7, 7))
+    assert resolved.scenario.probe == Probe(0.5, Length(16, 16), Length(1, 1))
+    assert resolved.scenario.levels[0].model == ["a", "b"]
+    assert (resolved.scenario.levels[0].input_tokens, resolved.scenario.levels[0].output_tokens) == (None, None)
+    assert resolved.sources["mix.0.weight"] == f"{tmp_path / 'mine.yaml'}:4"
+    assert resolved.sources["mix.1.weight"] == "default"
+    (tmp_path / "elsewhere").mkdir()
+    assert from_text(tmp_path / "elsewhere", resolved.text).scenario == resolved.scenario
+
+
+def test_a_trace_has_its_lengths_and_an_answer_may_have_another(tmp_path: Path) -> None:
+    trace = "load: {trace: {path: mine.yaml, speed: 2x, window: [10m, null], scale: 3}}"
+    (block,) = from_text(tmp_path, trace).scenario.levels
+    assert block.trace == Trace(str(tmp_path / "mine.yaml"), speed=2, start_s=600, scale=3)
+    assert (block.input_tokens, block.output_tokens) == (None, None)
+    (block,) = from_text(tmp_path, trace, output_tokens="9").scenario.levels
+    assert (block.input_tokens, block.output_tokens) == (None, [Length(9, 9)])
+
+
+def test_a_trace_beside_other_loads_leaves_them_their_lengths(tmp_path: Path) -> None:
+    text = "workload: {input_tokens: 5, output_tokens: 6}\nlevels: [{trace: {path: mine.yaml}}, {concurrency: 2}]"
+    resolved = from_text(tmp_path, text)
+    trace, closed = resolved.scenario.levels
+    assert (trace.input_tokens, closed.input_tokens) == (None, [Length(5, 5)])
+    assert from_text(tmp_path, resolved.text).scenario.levels[1] == closed
+
+
+def test_flags_for_files_take_the_place_of_lengths_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").touch()
+    made = "workload: {input_tokens: 5, output_tokens: 6}\nload: {concurrency: 3, duration: 10s}"
+    data = from_text(tmp_path, made, data="rows.csv").scenario
+    assert data.workloads[0].data == Data(str(tmp_path / "rows.csv"))
+    assert (data.levels[0].input_tokens, data.levels[0].concurrency, data.duration_s) == (None, [3], 10)
+    trace = from_text(tmp_path, made, trace="rows.csv", speed="3x").scenario
+    assert trace.levels[0].trace == Trace(str(tmp_path / "rows.csv"), speed=3)
+    assert (trace.levels[0].concurrency, trace.levels[0].output_tokens, trace.duration_s) == (None, None, None)
+    closed = from_text(tmp_path, "load: {trace: {path: rows.csv}}", concurrency="2").scenario
+    assert (closed.levels[0].trace, closed.levels[0].concurrency) == (None, [2])
+
+
+def test_lengths_out_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "lengths.csv").write_text("tokens,weight\n10,3\n\n20, 1\n")
+    (block,) = from_text(tmp_path, "workload: {input_tokens: {file: lengths.csv}}").scenario.levels
+    assert block.input_tokens == [Length.of_values([10, 20], [3, 1])]
+    assert from_text(tmp_path, from_text(tmp_path, "workload: {input_tokens: {file: lengths.csv}}").text).scenario
+
+
+def test_the_parts_of_an_axis_may_hold_commas_in_parentheses() -> None:
+    (block,) = from_flags(input_tokens="mix(0.5*uniform(1, 2), 0.5*exponential(9)), 7", model="a, b").scenario.levels
+    assert block.input_tokens == [Length.parse("mix(0.5*uniform(1, 2), 0.5*exponential(9))"), Length(7, 7)]
+    assert block.model == ["a", "b"]

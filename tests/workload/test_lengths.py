@@ -115,3 +115,19 @@ def test_lengths_are_correlated_as_asked_and_each_alone_stays_what_it_is(correla
 
 def test_a_shape_given_as_it_is_has_its_bounds() -> None:
     assert Length(2, 5, Distribution.parse("normal(100, 1)")).at(0.5) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "scaled"),
+    [
+        ("100", "10"),
+        ("3", "1"),
+        ("uniform(10, 300)", "uniform(1, 30)"),
+        ("lognormal(500, 200, max=2000)", "lognormal(50, 20, max=200)"),
+        ("zipf(1.5, 400)", "zipf(1.5, 40)"),
+        ("quantiles(p0=10, p50=100, p100=400)", "quantiles(p0=1, p50=10, p100=40)"),
+        ("mix(0.5*100, 0.5*exponential(200))", "mix(0.5*10, 0.5*exponential(20))"),
+    ],
+)
+def test_a_tenth_of_a_length_is_of_the_same_shape(text: str, scaled: str) -> None:
+    assert Length.parse(text).scaled(0.1) == Length.parse(scaled)

@@ -153,6 +153,13 @@ def test_scale_makes_that_many_times_as_many_arrivals_in_the_same_time(
         assert found != replayed(tmp_path, "s.jsonl", text, seed=2, scale=scale)[1]
 
 
+def test_lengths_of_a_trace_can_be_scaled_and_none_falls_below_a_token(tmp_path: Path) -> None:
+    _, found = replayed(tmp_path, "s.jsonl", simple(0, 1, 2), lengths=0.4)
+    whole = replayed(tmp_path, "s.jsonl", simple(0, 1, 2))[1]
+    asked = [tuple(max(1, round(0.4 * tokens)) for tokens in lengths) for _, *lengths in events(whole)]
+    assert [tuple(lengths) for _, *lengths in events(found)] == asked
+
+
 def test_copies_do_not_come_all_at_once_and_find_no_prompt_of_their_original(tmp_path: Path) -> None:
     line = {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [5, 6]}
     text = "\n".join(json.dumps(line | {"timestamp": n * 1000}) for n in range(50))
