@@ -158,6 +158,15 @@ class _Seen(msgspec.Struct, frozen=True):
     answer: int | None
 
 
+class _Look(msgspec.Struct, frozen=True):
+    """The first requests of a level's plan, each with the place of its workload, and whether these are all."""
+
+    asks: list[tuple[int, _Seen]]
+    arrivals: int
+    sessions: int
+    whole: bool
+
+
 def forecast(
     scenario: Source, levels: Sequence[Level], seed: int, *, target: str | None, workers: int, cooldown_s: float,
     prices: Prices | None, warnings: Sequence[str], count: Callable[[str], int],
@@ -170,12 +179,14 @@ def forecast(
     lengths: dict[Workload, list[_Seen]] = {}
     for level in levels:
         first, times = _times(level, seed, max(_TIMES_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
-        seen, sessions, whole = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT), count)
+        look = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT), count)
         for workload in level.workloads:
             lengths.setdefault(workload, [])
-        for place, ask in seen:
+        for place, ask in look.asks:
             lengths[level.workloads[place]].append(ask)
-        found.append(_level(level, first, times, [ask for _, ask in seen], sessions, whole, prices))
+        if times is not None and look.whole:
+            times = times[: look.arrivals]  # a number of requests may leave out the last
+        found.append(_level(level, first, times, look, prices))
     workloads = [_workload(workload, asks) for workload, asks in lengths.items()]
     return Forecast(
         scenario=scenario,
@@ -198,10 +209,8 @@ def _times(level: Level, seed: int, most: int) -> tuple[list[float], list[float]
     return times[:SHOWN_ARRIVALS], times if len(times) <= most else None
 
 
-def _look(
-    level: Level, seed: int, times: Sequence[float] | None, most: int, count: Callable[[str], int]
-) -> tuple[list[tuple[int, _Seen]], int, bool]:
-    """The plan's first requests with the workload of each, how many sessions they are, and whether these are all."""
+def _look(level: Level, seed: int, times: Sequence[float] | None, most: int, count: Callable[[str], int]) -> _Look:
+    """The plan's first requests, ``most`` of them at most."""
     readers = [Reader(workload.rows) if workload.rows else None for workload in level.workloads]
     seen: list[tuple[int, _Seen]] = []
     arrivals = sessions = 0
@@ -231,15 +240,14 @@ def _look(
     for reader in readers:
         if reader is not None:
             reader.close()
-    return seen, sessions, whole
+    return _Look(seen, arrivals, sessions, whole)
 
 
 def _level(
-    level: Level, first: Sequence[float], times: Sequence[float] | None, seen: Sequence[_Seen], sessions: int,
-    whole: bool, prices: Prices | None,
-) -> LevelForecast:  # fmt: skip
-    count, requests = _count(level, times, len(seen), whole)
-    input_, output = _mean(ask.sent for ask in seen), _mean(ask.answer for ask in seen)
+    level: Level, first: Sequence[float], times: Sequence[float] | None, look: _Look, prices: Prices | None
+) -> LevelForecast:
+    count, requests = _count(level, times, look)
+    input_, output = _mean(ask.sent for _, ask in look.asks), _mean(ask.answer for _, ask in look.asks)
     total_input = None if requests is None or input_ is None else requests * input_
     total_output = None if requests is None or output is None else requests * output
     sending_s = _sending_s(level, times)
@@ -261,7 +269,7 @@ def _level(
         grace_s=level.grace_s,
         count=count,
         requests=requests,
-        sessions=sessions if whole and sessions else None,
+        sessions=look.sessions if look.whole and look.sessions else None,
         probe_requests=probes,
         mean_input_tokens=input_,
         mean_output_tokens=output,
@@ -272,21 +280,23 @@ def _level(
     )
 
 
-def _count(level: Level, times: Sequence[float] | None, looked_at: int, whole: bool) -> tuple[Count, int | None]:
+def _count(level: Level, times: Sequence[float] | None, look: _Look) -> tuple[Count, int | None]:
     """How many requests a level has, and what that number is."""
     talks = any(workload.conversation for workload in level.workloads)
     # What a time may cut short: a number of requests, or the later turns of a session.
     bounded: Count = "at_most" if level.duration_s is not None and (talks or level.load.kind == "closed") else "exact"
     if level.load.kind == "closed":
         return ("unknown", None) if level.requests is None else (bounded, level.requests)
-    if whole:
-        return bounded, looked_at
+    if look.whole:
+        return bounded, len(look.asks)
+    rows = level.workloads[0].rows
+    if level.load.kind == "trace" and rows is not None:
+        return bounded, min(rows.turns, level.requests or rows.turns)
     if times is not None and not talks:
         return "exact", len(times)
     rate = level.load.mean_rate_per_s()
     by_time = math.inf if level.duration_s is None or rate is None else rate * level.duration_s
-    each = _mean(w.conversation.turns.mean if w.conversation and w.conversation.turns else 1 for w in level.workloads)
-    by_time *= each or 1
+    by_time *= len(look.asks) / look.arrivals  # turns, of which the rate counts only the first
     if level.requests is not None and level.requests <= by_time:
         return "at_most" if level.duration_s is not None else "exact", level.requests
     return "expected", round(by_time)

@@ -98,6 +98,21 @@ def test_prefixes_and_the_conversation_so_far_are_among_the_tokens_that_are_sent
     assert (lengths.input_tokens.max, lengths.sent_tokens.max) == (100, 1160)
 
 
+def test_sessions_that_are_too_many_to_be_counted_have_the_turns_of_those_looked_at() -> None:
+    talk = Conversation(turns=Length(4, 4), think_s=Distribution("fixed", (0.0,)))
+    workload = msgspec.structs.replace(FIXED, conversation=talk)
+    found = of(level(Load("poisson", rate_per_s=1000.0), workload, duration_s=1000.0)).levels[0]
+    assert (found.count, found.requests, found.sessions) == ("expected", 4_000_000, None)
+
+
+def test_a_number_of_turns_ends_the_sending_with_the_last_session_it_allows() -> None:
+    talk = Conversation(turns=Length(4, 4), think_s=Distribution("fixed", (0.0,)))
+    one = level(OPEN, msgspec.structs.replace(FIXED, conversation=talk), requests=12)
+    found = of(one).levels[0]
+    assert (found.requests, found.sessions) == (12, 3)
+    assert found.sending_s == pytest.approx(list(plan.due_times(one, 7, 0, 1))[2], abs=1e-6)
+
+
 def test_the_parts_of_a_mix_are_told_apart_and_levels_of_one_workload_are_put_together() -> None:
     mix = (
         msgspec.structs.replace(FIXED, name="short", weight=3.0),
