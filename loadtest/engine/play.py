@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-import time
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
 from loadtest.engine import ahead
 from loadtest.engine.bystander import Bystander
 from loadtest.engine.gate import Gate
+from loadtest.engine.health import SelfWatch
 from loadtest.engine.maker import Letters, Made, Maker, Unit
 from loadtest.engine.orders import Done, Prepare, Snapshot
 from loadtest.engine.recorder import Recorder
@@ -17,7 +16,6 @@ from loadtest.engine.sessions import Sessions
 from loadtest.engine.supply import Supply
 from loadtest.engine.timer import DeadlineTimer
 from loadtest.errors import LoadtestError
-from loadtest.level import WorkerHealth
 from loadtest.plan import due_times, slots
 from loadtest.schedule import share
 from loadtest.wire.exchange import Exchange, Failure, Transport
@@ -30,10 +28,7 @@ _SOON_NS = 10_000_000  # an answer after which nothing is due for longer waits i
 _BACKLOG = 1500  # with more exchanges than this to decode it waits no more; with twice as many, all else does
 _SLOT_STEP_NS = 15_000  # closed-loop slots open one after the other: nobody can send a thousand requests in an instant
 _OPEN_AHEAD = 256  # most connections opened ahead for an open loop
-_LAG_PERIOD_S = 0.01
-_LAGS_KEPT = 20_000  # the newest, some three minutes: a long level is not to fill the memory with them
 _CONNECT_PAUSE_S = 0.1
-_WAITS_LEAST = 100  # with fewer sampled reads the error bar's p99 would be the slowest of them
 
 
 class Play:
@@ -43,7 +38,6 @@ class Play:
         wiring, level = order.wiring, order.level
         self._wiring = wiring
         self._level = level
-        self._worker = order.worker
         self._transport = transport
         self._tell = tell
         letters = Letters(wiring, level.model)
@@ -81,10 +75,7 @@ class Play:
         self._last_done = 0
         self._scheduled = 0
         self._finished: asyncio.Future[None] | None = None
-        self._lags: deque[float] = deque(maxlen=_LAGS_KEPT)
-        self._longest_lag = 0.0
-        self._opened_before = transport.opened
-        self._ports_before = transport.no_free_port
+        self._self_watch = SelfWatch(order.worker, transport)
 
     # -- before the clock
 
@@ -113,16 +104,17 @@ class Play:
         """
         loop = asyncio.get_running_loop()
         self._t0 = self._recorder.t0_ns = t0_ns
-        self._transport.waits.clear()
         self._finished = loop.create_future()
         self._timer = DeadlineTimer(loop, self._closed_start if self._closed else self._open_loop)
         duration_s = self._level.duration_s
         ends = [loop.call_at(loop.time() + self._until(t0_ns) + duration_s, self._end_sending)] if duration_s else []
-        watches = [asyncio.ensure_future(watch) for watch in (self._watch_lag(), self._watch_time(), self._report())]
+        watched = self._self_watch.lag(t0_ns), self._watch_time(), self._report()
+        watches = [asyncio.ensure_future(watch) for watch in watched]
         watches += [task for task in (self._gate.task, self._supply.task) if task is not None]
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
+        self._self_watch.start()
         self._sessions.start(t0_ns)
         if self._bystander is not None:
             self._bystander.start(t0_ns)
@@ -133,11 +125,10 @@ class Play:
         else:
             self._next_arrival()
             self._open_loop()
-        cpu, began = time.process_time(), perf_counter_ns()
         try:
             await self._finished
         finally:
-            cpu_share = (time.process_time() - cpu) / max(1e-9, (perf_counter_ns() - began) / 1e9)
+            health = self._self_watch.end(self._recorder)
             for handle in (*ends, self._cut_handle):
                 if handle is not None:
                     handle.cancel()
@@ -150,22 +141,6 @@ class Play:
                 self._bystander.stop()
             self._recorder.close()
             await self._supply.close()
-        lags = sorted(self._lags)
-        waits = [wait / 1e6 for wait in sorted(self._transport.waits)]
-        if len(waits) < _WAITS_LEAST:
-            waits = []
-        health = WorkerHealth(
-            worker=self._worker,
-            cpu_share=round(cpu_share, 4),
-            loop_lag_p99_ms=_quantile(lags, 0.99),
-            loop_lag_max_ms=round(self._longest_lag, 4) if lags else None,
-            reads=self._recorder.reads,
-            coalesced_reads=self._recorder.coalesced_reads,
-            connections_opened=self._transport.opened - self._opened_before,
-            error_bar_p50_ms=_quantile(waits, 0.5),
-            error_bar_p99_ms=_quantile(waits, 0.99),
-            no_free_port=self._transport.no_free_port - self._ports_before,
-        )
         self._tell(
             Done(
                 health,
@@ -380,27 +355,19 @@ class Play:
             self._finished.set_exception(fault)
 
     def _watch_ended(self, watch: "asyncio.Future[None]") -> None:
-        if not watch.cancelled() and (fault := watch.exception()) is not None:
+        if watch.cancelled():
+            return
+        if (fault := watch.exception()) is not None:
             self._fail(fault)
         else:
-            self._work_soon()  # the supply has come to its end
+            self._work_soon()  # all requests have been made, and none may be left to wait for
 
     def _finish_if_drained(self) -> None:
         going_on = self._issuing or self._in_flight or self._supply.waiting or len(self._recorder) or len(self._gate)
         if not going_on and self._finished is not None and not self._finished.done():
             self._finished.set_result(None)
 
-    # -- watching the clock, and ourselves
-
-    async def _watch_lag(self) -> None:
-        """How late the loop runs what is due: the time that a read, too, may have waited."""
-        await asyncio.sleep(self._until(self._t0))
-        while True:
-            due = perf_counter_ns() + _LAG_PERIOD_S * 1e9
-            await asyncio.sleep(_LAG_PERIOD_S)
-            lag = max(0.0, (perf_counter_ns() - due) / 1e6)
-            self._lags.append(lag)
-            self._longest_lag = max(self._longest_lag, lag)
+    # -- watching the clock
 
     async def _watch_time(self) -> None:
         """One sweep for all requests, instead of a timer a read."""
@@ -423,7 +390,3 @@ class Play:
             await asyncio.sleep(0.25)
             counted = self._recorder
             self._tell(Snapshot(len(self._in_flight), counted.ok, counted.failed, counted.output_tokens))
-
-
-def _quantile(ascending: list[float], share: float) -> float | None:
-    return round(ascending[math.ceil(share * len(ascending)) - 1], 4) if ascending else None
