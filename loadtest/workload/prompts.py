@@ -6,7 +6,7 @@ import math
 import random
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -179,8 +179,3 @@ def _stock(tokens: Tokens, corpus: str | None) -> _Stock:
     both = zip(fillers, ruler.counts(bare, alone=False), ruler.counts(bare, alone=True), strict=True)
     openers = [piece for piece, framed, alone in both if framed == alone == 1]
     return _Stock(text, cuts, ruler.marks(text, cuts), fillers, openers or fillers, spaced)
-
-
-def writer(tokens: Tokens) -> Callable[[int, random.Random], str]:
-    """The writer for what is known of the target's tokens."""
-    return Prompts(tokens, None, 0).prompt

@@ -237,7 +237,7 @@ def test_a_proxy_of_the_environment_carries_everything_and_is_recorded(
     endpoint = played(done, tmp_path)
     assert (endpoint["proxy"], endpoint["transport"], endpoint["url"]) == (proxy, "aiohttp", url)
     assert any(f"the proxy {proxy}" in warning for warning in result(tmp_path)["warnings"])
-    assert [method for method, _, _ in Proxying.seen] == ["GET", *["POST"] * 5]  # the model, how tokens are counted, the run
+    assert [method for method, _, _ in Proxying.seen] == ["GET", *["POST"] * 5]  # model, sizing, run
     for _, asked, headers in Proxying.seen:
         assert asked.startswith(url)
         assert headers["proxy-authorization"].startswith("Basic ")
