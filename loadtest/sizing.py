@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.endpoints.openai import Kind, OpenAI
+from loadtest.endpoints.openai import Kind, OpenAI, error_text
 from loadtest.errors import TargetError
 from loadtest.schedule import stream
 from loadtest.target import Facts, Target
@@ -14,7 +14,8 @@ from loadtest.workload.model import Ask, Message
 from loadtest.workload.prompts import Prompts
 from loadtest.workload.tokens import Fit, Tokens, by_tokenizer
 
-_SIZES = (8, 64, 160, 256)  # words or tokens of the requests that are counted
+_SIZES = (8, 32, 96, 192)  # words or tokens of the requests that are counted
+_FEWEST = 3  # counts that tell a straight line from none
 
 
 def sized(
@@ -49,14 +50,21 @@ class _Counter:
         self._dialect = dialect
         self._seed = seed
 
-    def counts(self, prompts: Prompts, corpus: str | None) -> list[tuple[str, int]]:
-        """A text of each of the sizes, and the tokens of a request with it.
+    def counts(self, prompts: Prompts, corpus: str | None) -> dict[str, int]:
+        """Texts, the shorter first, and the tokens of a request with each; a model may have no room for the longest.
 
         Raises:
             _Uncounted: the endpoint refused, or did not say.
         """
-        texts = [prompts.text(size, stream(self._seed, "sizing", corpus, size)) for size in _SIZES]
-        return [(text, self._count(text)) for text in texts]
+        found: dict[str, int] = {}
+        for size in _SIZES:
+            text = prompts.text(size, stream(self._seed, "sizing", corpus, size))
+            try:
+                found[text] = self._count(text)
+            except _Uncounted:
+                if len(found) < _FEWEST:
+                    raise
+        return found
 
     def _count(self, text: str) -> int:
         body = msgspec.json.decode(self._dialect.body(Ask((Message("user", text),), 1)))
@@ -65,7 +73,8 @@ class _Counter:
         except TargetError as error:
             raise _Uncounted(str(error)) from None
         if reply.status != 200:
-            raise _Uncounted(f"the endpoint answered {reply.status} {' '.join(reply.text.split())[:200]}")
+            words = error_text(reply.text.encode()) or reply.text
+            raise _Uncounted(f"the endpoint answered {reply.status} {' '.join(words.split())[:200]}")
         usage: Any = reply.json.get("usage") if isinstance(reply.json, dict) else None
         counted: Any = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         if type(counted) is not int or counted <= 0:
@@ -80,17 +89,18 @@ def _fitted(counter: _Counter, corpora: Sequence[str | None]) -> Tokens:
     except _Uncounted as why:
         return Tokens("words", how=f"one word a token, since {why}; name its --tokenizer for exact lengths")
     most = max(fit.error for fit in fits)
-    how = f"by what the endpoint counted in {len(_SIZES) * len(fits)} small requests, ± {most:.1%}"
+    how = f"by what the endpoint counted in a few small requests, ± {most:.1%}"
     return Tokens("words", fits=fits, how=how)
 
 
 def _fit(counter: _Counter, corpus: str | None) -> Fit:
-    counted = [count for _, count in counter.counts(Prompts(Tokens("words"), corpus, 0), corpus)]
-    per_word, added = statistics.linear_regression(_SIZES, counted)
+    counted = [*counter.counts(Prompts(Tokens("words"), corpus, 0), corpus).values()]
+    sizes = _SIZES[: len(counted)]
+    per_word, added = statistics.linear_regression(sizes, counted)
     if per_word <= 0:
         raise _Uncounted("the endpoint counts the same for short and long texts")
     # Of the shortest text a token more or less is a large share, and says nothing of the others.
-    off = [abs(added + per_word * size - count) / count for size, count in zip(_SIZES, counted, strict=True)][1:]
+    off = [abs(added + per_word * size - count) / count for size, count in zip(sizes, counted, strict=True)][1:]
     return Fit(corpus, added, per_word, max(off))
 
 
@@ -98,7 +108,7 @@ def _completed(tokens: Tokens, counter: _Counter, corpus: str | None) -> Tokens:
     """With the tokens that the server adds around a message, where no template tells."""
     prompts = Prompts(tokens, corpus, 0)
     try:
-        added = [count - (prompts.count(text) or 0) for text, count in counter.counts(prompts, corpus)]
+        added = [count - (prompts.count(text) or 0) for text, count in counter.counts(prompts, corpus).items()]
     except _Uncounted as why:
         how = f"by {tokens.path}, without what the server adds around a message, since {why}"
         return msgspec.structs.replace(tokens, how=how)

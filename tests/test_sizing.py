@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,25 @@ def test_words_are_fitted_to_what_the_endpoint_counts(tokenizer: Tokenizer) -> N
     tokens = sized(endpoint, WORDS, "chat", None, [None, UNICODE], 1)
     assert [fit.corpus for fit in tokens.fits] == [None, UNICODE]
     assert len(endpoint.asked) == len({*endpoint.asked}) == 8
-    assert re.fullmatch(r"by what the endpoint counted in 8 small requests, ± \d+\.\d%", tokens.how)
+    assert re.fullmatch(r"by what the endpoint counted in a few small requests, ± \d+\.\d%", tokens.how)
     for corpus in (None, UNICODE):
         prompts = Prompts(tokens, corpus, 1)
         texts = [prompts.prompt(1000, stream(1, number)) for number in range(20)]
         counted = [11 + len(tokenizer.encode(text).ids) for text in texts]
         assert sum(counted) / len(counted) == pytest.approx(1000, rel=0.15)
+
+
+def test_a_model_too_small_for_the_longest_text_is_fitted_by_the_others(tokenizer: Tokenizer) -> None:
+    def small(text: str) -> int | Reply:
+        size = 11 + len(tokenizer.encode(text).ids)
+        error = {"error": {"message": "too\nlong"}}
+        return size if size < 200 else Reply(400, json.dumps(error), error)
+
+    tokens = sized(Endpoint(small), WORDS, "chat", None, [None], 1)
+    assert len(tokens.fits) == 1
+    assert tokens.fits[0].per_word == pytest.approx(1.2, abs=0.3)
+    tiny = Endpoint(lambda text: small(text * 10))
+    assert "since the endpoint answered 400 too long; name" in sized(tiny, WORDS, "chat", None, [None], 1).how
 
 
 def refuse(text: str) -> int:
