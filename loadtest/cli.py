@@ -50,6 +50,8 @@ _SCENARIO = (
     _option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),
     _option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
     _option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
+    _option("--trace", metavar="FILE", help="Open loop: recorded arrivals and their lengths, one level."),
+    _option("--speed", metavar="N", help="Of a trace: how many times as fast it is played."),
     _option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
     _option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
     _option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
@@ -58,12 +60,23 @@ _SCENARIO = (
     ),
     _option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]"),
     _option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]"),
+    _option("--cooldown", metavar="TIME", help="Pause between two levels. [default: none]"),
+    _option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
+    _option(
+        "--scale",
+        metavar="FACTOR",
+        help="Try the scenario in the small: times, requests, rates, slots and lengths times FACTOR, 0 to 1. Such a "
+        "result is not comparable.",
+    ),
     _option(
         "--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis."
     ),
     _option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise."),
+    _option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
+    _option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
+    _option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
     _option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]"),
-    _option("--model", metavar="NAME", help="Model to ask for. [default: the first the endpoint lists]"),
+    _option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
     _option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
     _option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
     _option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]"),
@@ -374,13 +387,11 @@ def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
             found["stream"] = Override("false" if value else "true", origin)
         else:
             found[name] = Override(str(value), origin)
-    for name, other in (("concurrency", "rate"), ("rate", "concurrency")):
-        if (
-            name in found
-            and other in found
-            and found[name].origin.startswith("-") > found[other].origin.startswith("-")
-        ):
-            del found[other]  # one load, not two: the flag wins over the variable
+    loads = [name for name in ("concurrency", "rate", "trace") if name in found]
+    if any(found[name].origin.startswith("-") for name in loads):
+        for name in loads:  # one load, not two: the flag wins over the variable
+            if not found[name].origin.startswith("-"):
+                del found[name]
     return found
 
 

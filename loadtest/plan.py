@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from loadtest.errors import ScenarioError
 from loadtest.level import Batching, Level, Scheduler
 from loadtest.records import SessionEnd
 from loadtest.scenario.model import Block, Combine, Scenario
@@ -54,6 +55,11 @@ def levels(
             _loads(scenario, block, rows),
         ):
             duration_s = scenario.duration_s if load.duration_s is None else load.duration_s
+            if load.kind == "trace" and duration_s and (scenario.warmup_s or 0) >= duration_s:
+                raise ScenarioError(
+                    f"load.warmup: {scenario.warmup_s:g} s leave nothing to measure of a trace of {duration_s:g} s: "
+                    "shorten it"
+                )
             level = Level(
                 0, "", load, _batching(scenario, scheduler, size), _workloads(scenario, block, in_, out, rows),
                 duration_s, scenario.requests, _warmup(scenario, duration_s),

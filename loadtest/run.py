@@ -4,6 +4,7 @@ import contextlib
 import logging
 import random
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from loadtest import __version__, abort, calibration, host, plan, scenario
 from loadtest.caveats import caveats
-from loadtest.endpoints.openai import PATHS
+from loadtest.endpoints.openai import PATHS, Kind
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
@@ -28,6 +29,7 @@ from loadtest.errors import (
     worst_exit_code,
 )
 from loadtest.level import Level, LevelRun
+from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
 from loadtest.records import JOURNAL, Record, read
 from loadtest.redact import Redactor, secrets_of
@@ -91,7 +93,7 @@ def run(options: Options, progress: Progress) -> Outcome:
         LoadtestError: it could not begin.
     """
     resolved = resolve(options.source, options.overrides)
-    levels = plan.levels(resolved.scenario, bundled=options.url is None)
+    endpoint, bundled = _spoken(resolved.scenario), options.url is None
     headers = _headers(options)
     query = parse(options.url).query if options.url else ""
     way = _way(options)
@@ -99,18 +101,24 @@ def run(options: Options, progress: Progress) -> Outcome:
     users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
     redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, query), *users])
     interrupts = Interrupts()
-    with _output_folder(options.output, resolved.scenario.name) as folder, _signals(interrupts):
-        target = _target(options, resolved.scenario, levels, headers, folder, way.proxy)
+    with (
+        _output_folder(options.output, resolved.scenario.name) as folder,
+        _signals(interrupts),
+        _material(resolved.scenario, bundled, interrupts, progress) as rows,
+    ):
+        levels = plan.levels(resolved.scenario, bundled=bundled, rows=rows)
+        target = _target(options, resolved.scenario, endpoint, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
-            progress.note("starting the bundled server" if options.url is None else "reaching the target")
+            progress.note("starting the bundled server" if bundled else "reaching the target")
             with interrupts.at_once():
                 facts = target.open()
-                facts = _sized(target, facts, resolved.scenario, levels)
+                facts = _sized(target, facts, resolved.scenario, endpoint, levels)
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            wiring = _wiring(options, resolved.scenario, facts, headers, secrets, folder, way)
-            result = _begun(options, resolved, facts, redact, way, calibration.warning(levels, workers))
+            wiring = _wiring(options, resolved.scenario, endpoint, facts, headers, secrets, folder, way)
+            warned = [*calibration.warning(levels, workers), *skipped(rows)]
+            result = _begun(options, resolved, facts, redact, way, warned)
             _write_scenario(folder, resolved)
             played: list[LevelResult] = []
             write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
@@ -122,6 +130,9 @@ def run(options: Options, progress: Progress) -> Outcome:
                     if interrupts.count:
                         break
                     with interrupts.at_once():
+                        if played and (pause_s := resolved.scenario.cooldown_s):
+                            progress.note(f"cooling down for {pause_s:g} s")
+                            time.sleep(pause_s)
                         target.set_batching(level.batching)
                     progress.level(level, len(levels))
                     log.info("level %d: %s", level.index + 1, level.name)
@@ -182,6 +193,31 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
     return resolved
 
 
+def _spoken(asked: Scenario) -> Kind:
+    """The dialect, if it is one that the generator speaks.
+
+    Raises:
+        UsageError: it is none yet.
+    """
+    if asked.endpoint not in PATHS:
+        raise UsageError(
+            f"endpoint {asked.endpoint}: can be planned (loadtest plan) and not be played yet; "
+            f"run speaks {' and '.join(PATHS)}"
+        )
+    return asked.endpoint
+
+
+@contextlib.contextmanager
+def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: Progress) -> Iterator[Material]:
+    """The scenario's files, made ready; the user may end that at once."""
+    with contextlib.ExitStack() as stack:
+        with interrupts.at_once():
+            if sources(asked):
+                progress.note("reading the scenario's files")
+            rows = stack.enter_context(material(asked, bundled=bundled))
+        yield rows
+
+
 def _headers(options: Options) -> tuple[tuple[str, str], ...]:
     """What every request is to say besides: the user's headers, and who we are."""
     for name, _ in options.headers:
@@ -233,12 +269,12 @@ def _way(options: Options) -> _Way:
 
 
 def _target(
-    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]], folder: Path,
-    proxy: Proxy | None,
+    options: Options, asked: Scenario, endpoint: Kind, levels: Sequence[Level], headers: Sequence[tuple[str, str]],
+    folder: Path, proxy: Proxy | None,
 ) -> Target:  # fmt: skip
     if options.url is not None:
         paths = tuple(PATHS.values())
-        return GivenURL(options.url, asked.endpoint, asked.model, headers, paths, options.tls, proxy)
+        return GivenURL(options.url, endpoint, asked.model, headers, paths, options.tls, proxy)
     if asked.model is not None:
         raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
     server = asked.server
@@ -247,18 +283,18 @@ def _target(
     if slots < largest:
         raise UsageError(f"server.kv_slots: {slots} slots cannot hold the largest batch of the levels, {largest}")
     options_ = ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
-    return BundledServer(options_, asked.endpoint, folder / "server.log")
+    return BundledServer(options_, endpoint, folder / "server.log")
 
 
 def _wiring(
-    options: Options, asked: Scenario, facts: Facts, headers: tuple[tuple[str, str], ...], secrets: Sequence[str],
-    folder: Path, way: _Way,
+    options: Options, asked: Scenario, endpoint: Kind, facts: Facts, headers: tuple[tuple[str, str], ...],
+    secrets: Sequence[str], folder: Path, way: _Way,
 ) -> Wiring:  # fmt: skip
     assert asked.seed is not None
     return Wiring(
         url=facts.url,
         address=facts.address,
-        endpoint=asked.endpoint,
+        endpoint=endpoint,
         model=facts.model,
         owner=facts.owner,
         stream=asked.stream,
@@ -279,13 +315,13 @@ def _wiring(
     )
 
 
-def _sized(target: Target, facts: Facts, asked: Scenario, levels: Sequence[Level]) -> Facts:
+def _sized(target: Target, facts: Facts, asked: Scenario, endpoint: Kind, levels: Sequence[Level]) -> Facts:
     """The facts with all that can be found out of the target's tokens, as far as prompts have to be made."""
     assert asked.seed is not None
     workloads = [workload for level in levels for workload in level.workloads]
     made = [workload.corpus for workload in workloads if workload.data is None or workload.prefix is not None]
     corpora = [*dict.fromkeys([*made, *(None for level in levels if level.probe)])]
-    tokens = sized(target, facts, asked.endpoint, asked.tokenizer, corpora, asked.seed)
+    tokens = sized(target, facts, endpoint, asked.tokenizer, corpora, asked.seed)
     return msgspec.structs.replace(facts, tokens=tokens)
 
 
@@ -334,6 +370,7 @@ def _begun(
             software={**host.software(), **facts.software},
             hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),
             scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
+            not_comparable=resolved.not_comparable,
             prompts_sized=redact(facts.tokens.how) or None,
         ),
         warnings=notes,

@@ -20,6 +20,7 @@ FLOORS = [
     {
         "endpoints",
         "sizing",
+        "material",
         "scenario",
         "summary",
         "parts",

@@ -156,7 +156,7 @@ def test_scale_makes_that_many_times_as_many_arrivals_in_the_same_time(
 def test_lengths_of_a_trace_can_be_scaled_and_none_falls_below_a_token(tmp_path: Path) -> None:
     _, found = replayed(tmp_path, "s.jsonl", simple(0, 1, 2), lengths=0.4)
     whole = replayed(tmp_path, "s.jsonl", simple(0, 1, 2))[1]
-    asked = [tuple(max(1, round(0.4 * tokens)) for tokens in lengths) for _, *lengths in events(whole)]
+    asked = [tuple(max(1, round(0.4 * (tokens or 0))) for tokens in lengths) for _, *lengths in events(whole)]
     assert [tuple(lengths) for _, *lengths in events(found)] == asked
 
 

@@ -1,0 +1,69 @@
+"""The data files and traces of a scenario, made ready to be played from, for as long as they are needed."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from loadtest.errors import ResultError
+from loadtest.scenario.model import Scenario
+from loadtest.workload.model import Data, Rows, Trace
+from loadtest.workload.rows import left_out, prepare, prepare_trace
+from loadtest.workload.tokens import Tokens, by_tokenizer, measure
+
+Material = dict[Data | Trace, Rows]
+
+
+@contextlib.contextmanager
+def material(scenario: Scenario, *, bundled: bool) -> Iterator[Material]:
+    """What was made ready of each file that the scenario plays from; on leaving it is deleted.
+
+    Where a file does not give lengths, texts are counted with the scenario's tokenizer; without one in words, or as the
+    bundled server's own models count, in bytes.
+
+    Raises:
+        ScenarioError: a file is missing, unreadable, or has nothing that can be played.
+        ResultError: there is no room for what is made ready.
+        UsageError: the tokenizer cannot be used.
+    """
+    found: Material = {}
+    wanted = sources(scenario)
+    if not wanted:
+        yield found
+        return
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="loadtest-")
+    except OSError as error:
+        raise ResultError(
+            f"cannot make a temporary folder: {error.strerror}; name one that can be written in TMPDIR"
+        ) from None
+    with temporary:
+        folder = Path(temporary.name)
+        whole = {workload.data for workload in scenario.workloads if workload.conversation}
+        count = _count(scenario, bundled) if any(isinstance(source, Data) for source in wanted) else len
+        for source in wanted:
+            if isinstance(source, Trace):
+                found[source] = prepare_trace(source, folder, scenario.seed or 0)
+            else:
+                found[source] = prepare(source, folder, count, source in whole)
+        yield found
+
+
+def sources(scenario: Scenario) -> list[Data | Trace]:
+    """The files that a scenario plays from, each once."""
+    named = [*(workload.data for workload in scenario.workloads), *(block.trace for block in scenario.levels)]
+    return [source for source in dict.fromkeys(named) if source]
+
+
+def skipped(material: Material) -> list[str]:
+    """A sentence on each file of which rows were left out."""
+    return [text for rows in material.values() if (text := left_out(rows))]
+
+
+def _count(scenario: Scenario, bundled: bool) -> Callable[[str], int]:
+    """How many tokens a text is, as well as that is known before the target is reached."""
+    tokens = Tokens("bytes" if bundled and not Path(scenario.server.model).exists() else "words")
+    if scenario.tokenizer:
+        tokens, _ = by_tokenizer(scenario.tokenizer, chat=False)
+    counted = measure(tokens, None)
+    return lambda text: counted.counts([text], alone=True)[0]
