@@ -1,3 +1,6 @@
+import itertools
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from loadtest.level import Batching, Level
 from loadtest.scenario.model import Override
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Workload
+from loadtest.workload.model import Data, Rows, Trace, Workload
 
 
 def levels(source: str | None, *, bundled: bool = True, **flags: str) -> list[Level]:
@@ -171,6 +174,30 @@ def test_each_slot_of_a_closed_loop_has_as_many_requests_whoever_plays_it(
         assert mine * (requests // slots) <= count <= mine * -(-requests // slots)
 
 
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_sched_gamma_mean_over_the_workers(burstiness: float, workers: int) -> None:
+    rate, count = 200.0, 16_000
+    asked = level(load=Load("gamma", rate_per_s=rate, burstiness=burstiness), duration_s=None, requests=count)
+    slices = [list(plan.due_times(asked, 7, worker, workers)) for worker in range(workers)]
+    assert [len(times) for times in slices] == [count // workers] * workers
+    for times in ([at for slice_ in slices for at in slice_], *slices):
+        each = workers if len(times) < count else 1  # so many gaps of the whole make one of these
+        ascending = sorted(times)
+        gaps = [after - before for before, after in itertools.pairwise(ascending)]
+        mean = sum(gaps) / len(gaps)
+        spread = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / (len(gaps) - 1)) / mean
+        assert mean == pytest.approx(each / rate, rel=4 / math.sqrt(burstiness * each * len(gaps)))
+        assert spread == pytest.approx(1 / math.sqrt(burstiness * each), rel=0.1)
+        # Counted over stretches of time, they vary as much more than Poisson ones as their gaps do.
+        width = 40 * each / rate
+        counts = Counter(int(at / width) for at in ascending if at < int(ascending[-1] / width) * width)
+        values = [counts[number] for number in range(int(ascending[-1] / width))]
+        average = sum(values) / len(values)
+        dispersion = sum((value - average) ** 2 for value in values) / (len(values) - 1) / average
+        assert dispersion == pytest.approx(1 / (burstiness * each), rel=0.4)
+
+
 def test_a_worker_without_a_slot_has_no_requests() -> None:
     asked = level(load=Load("closed", concurrency=1), requests=None, duration_s=10.0)
     assert list(plan.requests(asked, 1, 1, 2)) == []
@@ -179,3 +206,78 @@ def test_a_worker_without_a_slot_has_no_requests() -> None:
 def test_the_slots_of_a_closed_loop_are_shared_out_whole() -> None:
     asked = level(load=Load("closed", concurrency=7))
     assert [plan.slots(asked, worker, 3) for worker in range(3)] == [3, 2, 2]
+
+
+def test_zip_takes_the_lists_side_by_side(tmp_path: Path) -> None:
+    text = "load: {concurrency: [1, 2, 4], combine: zip}\nworkload: {input_tokens: [10, 20, 30], output_tokens: 5}"
+    found = levels(stages_file(tmp_path, text), bundled=False)
+    assert [level.name for level in found] == ["c=1 in=10", "c=2 in=20", "c=4 in=30"]
+
+
+def test_models_are_an_axis_and_levels_are_named_by_them_where_they_differ() -> None:
+    assert [(level.name, level.model) for level in levels(None, bundled=False, model="a,b")] == [
+        ("c=1 model=a", "a"), ("c=1 model=b", "b"),
+    ]  # fmt: skip
+    assert [(level.name, level.model) for level in levels(None, bundled=False, model="a")] == [("c=1", "a")]
+
+
+def test_repeats_play_the_same_levels_in_another_order_that_the_seed_decides() -> None:
+    flags = {"concurrency": "1,2,3,4,5,6", "repeat": "3"}
+    found = levels(None, bundled=False, seed="1", **flags)
+    assert [level.index for level in found] == list(range(18))
+    assert [level.name for level in found[:6]] == [f"c={slots} (1/3)" for slots in range(1, 7)]
+    orders = [[level.load.concurrency for level in found if level.repeat == repeat] for repeat in (1, 2, 3)]
+    assert [sorted(order, key=str) for order in orders] == [[1, 2, 3, 4, 5, 6]] * 3
+    assert len({str(order) for order in orders}) == 3
+    assert found == levels(None, bundled=False, seed="1", **flags)
+    assert found != levels(None, bundled=False, seed="2", **flags)
+
+
+TRACE_FILE = """\
+levels:
+  - {trace: {path: rows.jsonl, speed: 2}}
+  - {trace: {path: rows.jsonl}}
+  - {rate: 2, input_tokens: 7}
+"""
+
+
+def test_a_trace_is_a_level_as_long_as_it_was_with_rows_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    asked = scenario.load(stages_file(tmp_path, TRACE_FILE), {}).scenario
+    rows = {
+        Trace(str(tmp_path / "rows.jsonl"), speed=speed): Rows(f"prepared {speed}", "", 9, "", span_s=span_s)
+        for speed, span_s in ((1.0, 40.0), (2.0, 20.0))
+    }
+    fast, whole, made = plan.levels(asked, bundled=False, rows=rows)
+    assert (fast.load, fast.duration_s, fast.warmup_s) == (Load("trace", events=9, span_s=20.0), 20, 2)
+    assert (whole.load.span_s, whole.duration_s) == (40, 40)
+    assert [level.workloads[0].rows and level.workloads[0].rows.path for level in (fast, whole, made)] == [
+        "prepared 2.0", "prepared 1.0", None,
+    ]  # fmt: skip
+    assert fast.workloads[0].input_tokens is None
+    assert (made.workloads[0].input_tokens, made.duration_s) == (Length(7, 7), 30)
+
+
+def test_a_warm_up_that_leaves_nothing_of_a_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    asked = scenario.load(stages_file(tmp_path, "load: {trace: {path: rows.jsonl}, warmup: 10s}"), {}).scenario
+    rows = {Trace(str(tmp_path / "rows.jsonl")): Rows("", "", 1, "", span_s=5.0)}
+    with pytest.raises(UsageError, match=r"load\.warmup: 10 s leave nothing to measure of a trace of 5 s"):
+        plan.levels(asked, bundled=False, rows=rows)
+
+
+def test_each_part_of_a_mix_plays_from_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    text = "mix: [{name: made}, {name: read, data: {path: rows.jsonl}, output_tokens: 5}]\nload: {concurrency: [1, 2]}"
+    asked = scenario.load(stages_file(tmp_path, text), {}).scenario
+    rows = Rows("prepared", "", 9, "")
+    found = plan.levels(asked, bundled=False, rows={Data(str(tmp_path / "rows.jsonl")): rows})
+    assert [level.name for level in found] == ["c=1", "c=2"]
+    for level in found:
+        made, read = level.workloads
+        assert (made.name, made.input_tokens, made.rows) == ("made", Length(128, 128), None)
+        assert (read.input_tokens, read.output_tokens, read.rows) == (None, Length(5, 5), rows)
+
+
+def test_levels_that_scaling_makes_alike_are_played_once() -> None:
+    assert [level.name for level in levels(None, bundled=False, concurrency="1,4,16", scale="0.1")] == ["c=1", "c=2"]

@@ -134,7 +134,9 @@ class Ahead(Supply):
             frame = _decode(await self._process.stdout.readexactly(size))
         except asyncio.IncompleteReadError:
             code = await self._process.wait()
-            raise LoadtestError(f"the process that makes the prompts ended by itself (exit code {code})") from None
+            raise LoadtestError(
+                f"the process that makes the prompts ended by itself (exit code {code}); -9 is often a lack of memory"
+            ) from None
         if frame.failed is not None:
             raise getattr(loadtest.errors, frame.failed.kind, LoadtestError)(frame.failed.message)
         if frame.unit is None:
