@@ -244,7 +244,7 @@ levels:
 def test_a_trace_is_a_level_as_long_as_it_was_with_rows_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
     asked = scenario.load(stages_file(tmp_path, TRACE_FILE), {}).scenario
-    rows = {
+    rows: dict[Data | Trace, Rows] = {
         Trace(str(tmp_path / "rows.jsonl"), speed=speed): Rows(f"prepared {speed}", "", 9, "", span_s=span_s)
         for speed, span_s in ((1.0, 40.0), (2.0, 20.0))
     }
@@ -261,7 +261,7 @@ def test_a_trace_is_a_level_as_long_as_it_was_with_rows_of_its_own(tmp_path: Pat
 def test_a_warm_up_that_leaves_nothing_of_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
     asked = scenario.load(stages_file(tmp_path, "load: {trace: {path: rows.jsonl}, warmup: 10s}"), {}).scenario
-    rows = {Trace(str(tmp_path / "rows.jsonl")): Rows("", "", 1, "", span_s=5.0)}
+    rows: dict[Data | Trace, Rows] = {Trace(str(tmp_path / "rows.jsonl")): Rows("", "", 1, "", span_s=5.0)}
     with pytest.raises(UsageError, match=r"load\.warmup: 10 s leave nothing to measure of a trace of 5 s"):
         plan.levels(asked, bundled=False, rows=rows)
 
