@@ -23,7 +23,7 @@ from loadtest.level import Level
 from loadtest.workload.tokens import Tokens
 
 _LENGTH = struct.Struct("<I")
-_LONG_TOKENS = 2000  # writing so long a prompt takes some 100 µs, without any tokenizer
+_LONG_TOKENS = 8000  # writing so long a prompt takes some 100 µs, without any tokenizer
 
 
 class _Frame(msgspec.Struct, frozen=True):

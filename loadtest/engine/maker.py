@@ -62,7 +62,6 @@ class Maker:
         wiring, level = order.wiring, order.level
         self._letters = Letters(wiring, level.model)
         self._composer = Composer(level.workloads, wiring.tokens, wiring.seed)
-        self._talks = [workload.conversation is not None for workload in level.workloads]
         self._requests = plan.requests(level, wiring.seed, order.worker, order.workers)
 
     def __iter__(self) -> Iterator[Unit]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadtest.workload.images import image
-from loadtest.workload.model import BLOCK_TOKENS, Ask, Message, Turn, Workload
+from loadtest.workload.model import BLOCK_TOKENS, Ask, Message, Prefix, Turn, Workload
 from loadtest.workload.prompts import Prompts
 from loadtest.workload.request import Request
 from loadtest.workload.rows import Reader
@@ -40,7 +40,7 @@ class Composer:
 
     A shared prefix opens the first message, so that the length of the whole is exact. Data keep their texts; where they
     have no length of an answer, that of the recorded one is asked for. Each request of a trace is a prompt of the whole
-    length, with no history before it and no prefix: it shares with others what the trace says that it shares.
+    length, with no history before it: it shares with others what the trace says that it shares, or else the prefix.
 
     Raises:
         UsageError: a corpus cannot be used.
@@ -64,7 +64,7 @@ class Composer:
         if request.row is not None:
             turn, body = self._turn(request, body)
         if turn.at_s is not None:
-            messages, length = _replayed(turn, prompts, rng)
+            messages, length = _replayed(turn, workload.prefix, prompts, rng)
         elif request.turn is not None and request.turn > 1:
             own = turn.messages or (Message("user", prompts.text(request.input_tokens or 1, rng)),)
             messages, length = own, None  # the history is not known yet
@@ -102,10 +102,9 @@ class Composer:
         self, request: Request, turn: Turn, workload: Workload, prompts: Prompts
     ) -> tuple[tuple[Message, ...], int | None]:
         """The messages that nothing came before, and their length where what the server adds around them is known."""
-        start, length, prefix = "", request.input_tokens or 1, workload.prefix
-        if prefix is not None and request.rng.random() < prefix.share:
-            start = prompts.shared(request.rng.randrange(prefix.pool), prefix.tokens)
-            length += prefix.tokens
+        start, length = "", request.input_tokens or 1
+        if workload.prefix is not None and (start := _start(workload.prefix, prompts, request.rng)):
+            length += workload.prefix.tokens
         if not turn.messages:
             return (Message("user", prompts.prompt(length, request.rng, start)),), length
         first, *others = turn.messages
@@ -114,10 +113,21 @@ class Composer:
         return messages, None if size is None else size + self._overhead
 
 
-def _replayed(turn: Turn, prompts: Prompts, rng: random.Random) -> tuple[tuple[Message, ...], int]:
-    """The prompt of a trace's request, and its length."""
+def _start(prefix: Prefix, prompts: Prompts, rng: random.Random) -> str:
+    """The shared text that a request begins with, or none."""
+    return prompts.shared(rng.randrange(prefix.pool), prefix.tokens) if rng.random() < prefix.share else ""
+
+
+def _replayed(
+    turn: Turn, prefix: Prefix | None, prompts: Prompts, rng: random.Random
+) -> tuple[tuple[Message, ...], int]:
+    """The prompt of a trace's request, and its length; a prefix is a part of it, if it is longer than that."""
     length = turn.input_tokens or 1
-    text = prompts.blocks(turn.blocks, BLOCK_TOKENS, length) if turn.blocks else prompts.prompt(length, rng)
+    if turn.blocks:
+        text = prompts.blocks(turn.blocks, BLOCK_TOKENS, length)
+    else:
+        start = _start(prefix, prompts, rng) if prefix is not None and prefix.tokens < length else ""
+        text = prompts.prompt(length, rng, start)
     return (Message("user", text),), length
 
 

@@ -42,7 +42,7 @@ def order(asked: Level) -> Prepare:
         (SHORT, Tokens("tokenizer", path="t"), True),
         (LONG, Tokens("words"), True),
         (Workload(Length(20, 20), None, images=Images(1, 8, 8)), Tokens("words"), True),
-        (Workload(Length(20, 20), None, prefix=Prefix(1.0, 5000, 1)), Tokens("words"), True),
+        (Workload(Length(20, 20), None, prefix=Prefix(1.0, 9000, 1)), Tokens("words"), True),
         (Workload(None, None, rows=Rows("p", "s", 1, "")), Tokens("words"), True),
     ],
 )
@@ -120,7 +120,7 @@ def test_its_death_is_told() -> None:
 
 
 def test_what_is_wrong_with_a_corpus_is_told_as_it_is(tmp_path: Path) -> None:
-    missing = Workload(Length(5000, 5000), Length(1, 1), corpus=str(tmp_path / "none.txt"))
+    missing = Workload(Length(9000, 9000), Length(1, 1), corpus=str(tmp_path / "none.txt"))
     with pytest.raises(UsageError, match=r"none\.txt"):
         uvloop.run(delivered(level(OPEN, missing), 1))
 

@@ -151,6 +151,20 @@ def test_equal_hash_ids_of_a_trace_are_equal_text(tmp_path: Path) -> None:
     assert (one.ask.max_tokens, other.ask.max_tokens) == (5, 6)
 
 
+def test_a_prefix_is_a_part_of_a_traces_prompt_where_it_is_longer_than_that(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lines = [
+        {"timestamp": at, "input_tokens": length, "output_tokens": 5} for at, length in ((0, 90), (1, 120), (2, 30))
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = prepare_trace(Trace(str(path)), tmp_path, 1)
+    one, other, short = (of_row(Workload(None, None, prefix=Prefix(1.0, 60, 1), rows=rows), row) for row in range(3))
+    assert (len(text(one)), len(text(other)), len(text(short))) == (90, 120, 30)
+    assert (one.input_tokens, other.input_tokens, short.input_tokens) == (90, 120, 30)
+    assert text(one)[:60] == text(other)[:60]
+    assert text(short)[:20] != text(one)[:20]
+
+
 def test_a_fingerprint_tells_inputs_apart() -> None:
     user = Message("user", "a")
     found = {
