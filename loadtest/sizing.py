@@ -1,5 +1,6 @@
 """How prompts get the lengths asked: by a tokenizer, by the target's own word, or by what it counts when asked."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +13,11 @@ from loadtest.schedule import stream
 from loadtest.target import Facts, Target
 from loadtest.workload.model import Ask, Message
 from loadtest.workload.prompts import Prompts
-from loadtest.workload.tokens import Fit, Tokens, by_tokenizer
+from loadtest.workload.tokens import Fit, Tokens, by_tokenizer, measure
 
-_SIZES = (8, 32, 96, 192)  # words or tokens of the requests that are counted
-_FEWEST = 3  # counts that tell a straight line from none
+_SAMPLES, _PLACES = 6, 8  # requests that are counted for each corpus, and from how many places of it each is
+_T = 2.57  # 97.5 % of Student's t with 5 degrees of freedom
+_WORDS = 8  # of the texts that tell what stands around them
 
 
 def sized(
@@ -48,25 +50,25 @@ class _Counter:
     def __init__(self, target: Target, dialect: OpenAI, seed: int) -> None:
         self._target = target
         self._dialect = dialect
-        self._seed = seed
+        self._rng = stream(seed, "sizing")
 
-    def counts(self, prompts: Prompts, corpus: str | None) -> dict[str, int]:
-        """Texts, the shorter first, and the tokens of a request with each; a model may have no room for the longest.
+    def overhead(self) -> int:
+        """The tokens around a text: those of a text, less what another has more that is the same text twice."""
+        text = Prompts(Tokens("words"), None, 0).text(_WORDS, self._rng)
+        return max(0, 2 * self.count(text) - self.count(f"{text} {text}"))
+
+    def samples(self, prompts: Prompts) -> dict[str, int]:
+        """Texts from all over a corpus, and the tokens of a request with each."""
+        shift = self._rng.random()
+        texts = [prompts.sample(_PLACES, (number + shift) / _SAMPLES) for number in range(_SAMPLES)]
+        return {text: self.count(text) for text in texts}
+
+    def count(self, text: str) -> int:
+        """The tokens of a request with that text.
 
         Raises:
             _Uncounted: the endpoint refused, or did not say.
         """
-        found: dict[str, int] = {}
-        for size in _SIZES:
-            text = prompts.text(size, stream(self._seed, "sizing", corpus, size))
-            try:
-                found[text] = self._count(text)
-            except _Uncounted:
-                if len(found) < _FEWEST:
-                    raise
-        return found
-
-    def _count(self, text: str) -> int:
         body = msgspec.json.decode(self._dialect.body(Ask((Message("user", text),), 1)))
         try:
             reply = self._target.ask(self._dialect.path, body)
@@ -83,36 +85,37 @@ class _Counter:
 
 
 def _fitted(counter: _Counter, corpora: Sequence[str | None]) -> Tokens:
-    """By straight lines through what the endpoint counts."""
+    """By what the endpoint counts."""
     try:
-        fits = tuple(_fit(counter, corpus) for corpus in corpora)
+        overhead = counter.overhead()
+        fits = tuple(_fit(counter, overhead, corpus) for corpus in corpora)
     except _Uncounted as why:
         return Tokens("words", how=f"one word a token, since {why}; name its --tokenizer for exact lengths")
     most = max(fit.error for fit in fits)
-    how = f"by what the endpoint counted in a few small requests, ± {most:.1%}"
-    return Tokens("words", fits=fits, how=how)
+    return Tokens("words", fits=fits, how=f"by what the endpoint counted in a few small requests, ± {most:.1%}")
 
 
-def _fit(counter: _Counter, corpus: str | None) -> Fit:
-    counted = [*counter.counts(Prompts(Tokens("words"), corpus, 0), corpus).values()]
-    sizes = _SIZES[: len(counted)]
-    per_word, added = statistics.linear_regression(sizes, counted)
-    if per_word <= 0:
-        raise _Uncounted("the endpoint counts the same for short and long texts")
-    # Of the shortest text a token more or less is a large share, and says nothing of the others.
-    off = [abs(added + per_word * size - count) / count for size, count in zip(sizes, counted, strict=True)][1:]
-    return Fit(corpus, added, per_word, max(off))
+def _fit(counter: _Counter, overhead: int, corpus: str | None) -> Fit:
+    counted = counter.samples(Prompts(Tokens("words"), corpus, 0))
+    words = measure(Tokens("words"), corpus).counts([*counted], alone=True)
+    own = [count - overhead for count in counted.values()]
+    if min(own) <= 0 or (max(own) == min(own) and max(words) > min(words)):
+        raise _Uncounted("the endpoint counts the same for whatever text")
+    per_word = sum(own) / sum(words)
+    each = [count / size for count, size in zip(own, words, strict=True)]
+    error = _T * statistics.stdev(each) / math.sqrt(len(each)) / per_word if len(each) > 1 else 1.0
+    return Fit(corpus, overhead, per_word, error)
 
 
 def _completed(tokens: Tokens, counter: _Counter, corpus: str | None) -> Tokens:
     """With the tokens that the server adds around a message, where no template tells."""
     prompts = Prompts(tokens, corpus, 0)
     try:
-        added = [count - (prompts.count(text) or 0) for text, count in counter.counts(prompts, corpus).items()]
+        added = [count - (prompts.count(text) or 0) for text, count in counter.samples(prompts).items()]
     except _Uncounted as why:
         how = f"by {tokens.path}, without what the server adds around a message, since {why}"
         return msgspec.structs.replace(tokens, how=how)
-    overhead, spread = round(statistics.median(added)), max(added) - min(added)
+    overhead, spread = max(0, round(statistics.median(added))), max(added) - min(added)
     exactly = "exactly" if not spread else f"± {spread} tokens, since the two do not count alike"
     how = f"by {tokens.path} and {overhead} tokens that the endpoint adds around a message, {exactly}"
-    return msgspec.structs.replace(tokens, overhead=max(0, overhead), how=how)
+    return msgspec.structs.replace(tokens, overhead=overhead, how=how)

@@ -20,6 +20,7 @@ _CUT = re.compile(r"(?<=\w)(?= [^\W\d_])|(?<=[\u3040-\u30ff\u3400-\u9fff])(?=[\u
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _COMMON = "the of and to in is that for it as was with be by on not he his but at are this have from or had an".split()
 _PASSAGE = 256  # tokens taken in a row: long enough to read like text, short enough for many different ones
+_PIECES = 6  # from one cut to the next, in each passage of a sample of the corpus
 _SALT_BITS = 40
 _FILLERS = 4096  # and so 12 bits a word of salt
 _FEW = 16  # with fewer words than that, characters are tried
@@ -78,6 +79,15 @@ class Prompts:
         *whole, last = ids[: max(1, math.ceil(tokens / size))]
         start = "".join(self._block(block, size) for block in whole).lstrip(" ")
         return self.prompt(tokens, stream(self._seed, "block", last), start)
+
+    def sample(self, places: int, shift: float) -> str:
+        """Short passages out of so many places at equal distances over the corpus, all moved by ``shift`` (0..1)."""
+        text, cuts = self._stock.text, self._stock.cuts
+        # Counted in pieces and not in words, so that each piece, long or short, has the same chance.
+        last = max(len(cuts) - 1 - _PIECES, 0)
+        firsts = [int((place + shift) / places * last) for place in range(places)]
+        passages = [text[cuts[first] : cuts[min(first + _PIECES, len(cuts) - 1)]] for first in firsts if cuts]
+        return "".join(passages).strip() or self._stock.fillers[0].strip()
 
     def count(self, text: str) -> int | None:
         """The tokens of a text by itself; None where they can only be estimated."""

@@ -15,8 +15,9 @@ _UNIT = re.compile(r"[A-Za-z]+|\d{1,3}|[^\sA-Za-z\d]")
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """What an endpoint counted in texts out of ``corpus``: ``overhead + per_word·words``, give or take ``error`` of it.
+    """What an endpoint counted in texts out of ``corpus``: ``overhead + per_word·words``.
 
+    ``error`` is how far ``per_word`` may be off, as a share of it, with 95 % confidence.
     A word is a run of letters, up to three digits, or any other character but space.
     """
 
