@@ -40,7 +40,7 @@ def material(scenario: Scenario, *, bundled: bool) -> Iterator[Material]:
     with temporary:
         folder = Path(temporary.name)
         whole = {workload.data for workload in scenario.workloads if workload.conversation}
-        count = _count(scenario, bundled) if any(isinstance(source, Data) for source in wanted) else len
+        count = counter(scenario, bundled=bundled) if any(isinstance(source, Data) for source in wanted) else len
         for source in wanted:
             if isinstance(source, Trace):
                 found[source] = prepare_trace(source, folder, scenario.seed or 0)
@@ -60,8 +60,12 @@ def skipped(material: Material) -> list[str]:
     return [text for rows in material.values() if (text := left_out(rows))]
 
 
-def _count(scenario: Scenario, bundled: bool) -> Callable[[str], int]:
-    """How many tokens a text is, as well as that is known before the target is reached."""
+def counter(scenario: Scenario, *, bundled: bool) -> Callable[[str], int]:
+    """How many tokens a text is, as well as that is known before the target is reached.
+
+    Raises:
+        UsageError: the tokenizer cannot be used.
+    """
     tokens = Tokens("bytes" if bundled and not Path(scenario.server.model).exists() else "words")
     if scenario.tokenizer:
         tokens, _ = by_tokenizer(scenario.tokenizer, chat=False)

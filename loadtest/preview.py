@@ -1,16 +1,18 @@
 """What a run would do, found without doing it: its scenario, its plan, and what is known to stand in its way."""
 
+from collections.abc import Callable, Iterator, Sequence
+
 from loadtest import calibration, plan
 from loadtest.endpoints.openai import PATHS
 from loadtest.engine.local import check_budget, workers_for
 from loadtest.errors import UsageError
 from loadtest.forecast import Forecast, Prices, Source, forecast
-from loadtest.material import material
-from loadtest.run import resolve, unused
+from loadtest.level import Level
+from loadtest.material import counter, material
+from loadtest.run import resolve, server_options, spoken, unused
 from loadtest.scenario.document import parse
-from loadtest.scenario.model import Override
+from loadtest.scenario.model import Override, Scenario
 from loadtest.wire import origin
-from loadtest.workload.tokens import Tokens, measure
 
 
 def preview(
@@ -22,19 +24,17 @@ def preview(
         UsageError: the scenario is wrong.
     """
     resolved = resolve(source, overrides)
-    asked = resolved.scenario
+    asked, bundled = resolved.scenario, url is None
     assert asked.seed is not None
-    counts = measure(Tokens("words"), None)
-    with material(asked, bundled=url is None) as rows:
-        levels = plan.levels(asked, bundled=url is None, rows=rows)
+    with material(asked, bundled=bundled) as rows:
+        levels = plan.levels(asked, bundled=bundled, rows=rows)
         needed = workers or workers_for(levels)
-        warnings = [f"not comparable: {reason}" for reason in resolved.not_comparable]
-        warnings += [] if url is None else unused(asked, overrides)
-        try:
-            check_budget(levels, needed)
-        except UsageError as error:
-            warnings.append(f"run would refuse this: {error}")
-        warnings += calibration.warning(levels, needed)
+        warnings = [
+            *_refusals(asked, levels, needed, bundled),
+            *(f"not comparable: {reason}" for reason in resolved.not_comparable),
+            *([] if bundled else unused(asked, overrides)),
+            *calibration.warning(levels, needed),
+        ]
         found = forecast(
             Source(
                 name=asked.name,
@@ -50,6 +50,18 @@ def preview(
             cooldown_s=asked.cooldown_s,
             prices=prices,
             warnings=warnings,
-            count=lambda text: counts.counts([text], alone=True)[0],
+            count=counter(asked, bundled=bundled),
         )
     return found, resolved.text
+
+
+def _refusals(asked: Scenario, levels: Sequence[Level], workers: int, bundled: bool) -> Iterator[str]:
+    """Why ``run`` would not begin, as far as that is known before the target is reached."""
+    checks: list[Callable[[], object]] = [lambda: spoken(asked), lambda: check_budget(levels, workers)]
+    if bundled:
+        checks.append(lambda: server_options(asked, levels))
+    for check in checks:
+        try:
+            check()
+        except UsageError as error:
+            yield f"run would refuse this: {error}"

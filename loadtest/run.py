@@ -93,7 +93,7 @@ def run(options: Options, progress: Progress) -> Outcome:
         LoadtestError: it could not begin.
     """
     resolved = resolve(options.source, options.overrides)
-    endpoint, bundled = _spoken(resolved.scenario), options.url is None
+    endpoint, bundled = spoken(resolved.scenario), options.url is None
     headers = _headers(options)
     query = parse(options.url).query if options.url else ""
     way = _way(options)
@@ -193,7 +193,7 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
     return resolved
 
 
-def _spoken(asked: Scenario) -> Kind:
+def spoken(asked: Scenario) -> Kind:
     """The dialect, if it is one that the generator speaks.
 
     Raises:
@@ -275,6 +275,15 @@ def _target(
     if options.url is not None:
         paths = tuple(PATHS.values())
         return GivenURL(options.url, endpoint, asked.model, headers, paths, options.tls, proxy)
+    return BundledServer(server_options(asked, levels), endpoint, folder / "server.log")
+
+
+def server_options(asked: Scenario, levels: Sequence[Level]) -> ServerOptions:
+    """How the bundled server is started to play these levels.
+
+    Raises:
+        UsageError: it cannot do what is asked.
+    """
     if asked.model is not None:
         raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
     server = asked.server
@@ -282,8 +291,7 @@ def _target(
     slots = largest if server.kv_slots is None else server.kv_slots
     if slots < largest:
         raise UsageError(f"server.kv_slots: {slots} slots cannot hold the largest batch of the levels, {largest}")
-    options_ = ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
-    return BundledServer(options_, endpoint, folder / "server.log")
+    return ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
 
 
 def _wiring(

@@ -79,6 +79,43 @@ def test_what_would_be_of_no_use_or_would_be_refused_is_said() -> None:
     assert "--threads" in cli("plan", "http://staging:8000", "-c", "1", "--threads", "2").stdout
     said = cli("plan", "http://staging:8000", "-c", "1000000", "-n", "1000000").stdout
     assert "warning: run would refuse this: --concurrency 1000000 asks for more connections" in said
+    assert "run would refuse this: --model names a model of the endpoint at a URL" in cli("plan", "--model", "x").stdout
+    assert "run would refuse this: endpoint embeddings: " in cli("plan", "-s", "embeddings").stdout
+
+
+@pytest.mark.usefixtures("no_network")
+def test_rows_of_data_are_counted_and_those_left_out_have_their_reasons(tmp_path: Path) -> None:
+    rows = [{"prompt": "a short question", "output_tokens": 7}] * 9 + [{"output_tokens": 7}, {"prompt": ""}]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.yaml").write_text("workload: {data: {path: ./mine.jsonl}}\nload: {requests: 20}\n")
+    found = planned("http://staging:8000", "-s", str(tmp_path / "mine.yaml"))
+    (data,) = found["data"]
+    assert data["kept"] == 9
+    assert [(count, line) for _, count, line in data["skipped"]] in ([(1, 10), (1, 11)], [(2, 10)])
+    (level,) = found["levels"]
+    assert (level["requests"], level["input_tokens"], level["output_tokens"]) == (20, 20 * 3, 20 * 7)
+    words = " ".join(cli("plan", "-s", str(tmp_path / "mine.yaml")).stdout.split())
+    assert "mine.jsonl: 9 rows; 2 skipped: " in words
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_trace_is_planned_as_it_was_recorded(tmp_path: Path) -> None:
+    arrivals = [0.0, 1.5, 2.25, 9.0]
+    lines = [{"timestamp": at, "input_tokens": 100 + n, "output_tokens": 10} for n, at in enumerate(arrivals)]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = planned("http://staging:8000", "--trace", str(tmp_path / "trace.jsonl"), "--speed", "2")
+    (level,) = found["levels"]
+    assert level["first_arrivals_s"] == [at / 2 for at in arrivals]
+    assert (level["count"], level["requests"]) == ("exact", 4)
+    assert (level["input_tokens"], level["output_tokens"]) == (100 + 101 + 102 + 103, 40)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_plan_in_the_small_says_that_it_is_not_the_scenario() -> None:
+    found = planned("http://staging:8000", "-s", "chat", "--scale", "0.1", "--repeat", "2", "--cooldown", "50s")
+    assert any(warning.startswith("not comparable: ") for warning in found["warnings"])
+    assert found["estimate"]["cooldown_s"] == pytest.approx((len(found["levels"]) - 1) * 5)
+    assert [level["repeat"] for level in found["levels"]] == sorted(level["repeat"] for level in found["levels"])
 
 
 def test_bad_input_is_one_message_and_exit_code_2() -> None:
