@@ -148,9 +148,9 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
         (mapping(data, AXES[axis]) if AXES[axis] else data).pop(axis, None)
         for _, block in blocks_of(data):
             block.pop(axis, None)
-    for flag, override in overrides.items():
+    for flag, override in sorted(overrides.items(), key=lambda given: len(_FLAGS[given[0]])):  # a trace, then its speed
         at = _FLAGS[flag]
-        if flag == "speed" and "trace" not in load:
+        if flag == "speed" and mapping(data, "load").get("trace") is None:
             document.faults.append(Fault(Place(override.origin), "", "applies to a trace only: give one with --trace"))
             continue
         for stale in [keys for keys in values if keys[: len(at)] == at]:

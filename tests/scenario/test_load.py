@@ -276,13 +276,16 @@ FILES = st.sampled_from(
         None,
         BLOCKS,
         MIXED,
+        "workload: {conversation: {turns: 'uniform(2, 6)', think: 'mix(0.5*700ms, 0.5*exponential(1.25s, max=1m))'}, "
+        "prefix: {share: 0.25, tokens: 9, pool: 2}, body: {x: [1, {y: null}]}}\n"
+        "probe_stream: {rate: 1}\nload: {repeat: 2, cooldown: 1m}",
         'question: "a\\n\\n # b: \\"c\\"\\t"\nname: "1"'.replace("\\t", ""),
         "question: |\n  two\n\n  lines\n",
     ]
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=FILES, flags=FLAGS, loads=LOADS)
 def test_the_resolved_text_is_the_scenario(
     tmp_path: Path, file: str | None, flags: dict[str, str], loads: dict[str, str]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.errors import ScenarioError
@@ -73,6 +73,7 @@ def test_a_trace_keeps_its_rate_and_lasts_a_part_of_its_time(tmp_path: Path) -> 
     assert (trace.speed, trace.scale, trace.lengths) == (200, 0.01, 0.01)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.floats(1e-6, 1))
 def test_a_scaled_scenario_is_one_again(tmp_path_factory: pytest.TempPathFactory, by: float) -> None:
     folder = tmp_path_factory.mktemp("scale")
