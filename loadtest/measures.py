@@ -202,29 +202,54 @@ def latency(requests: Requests, inside: Mask) -> Latency:
     """Every time of the requests ``inside``."""
     records, columns = requests
     good = inside & columns.ok
-    failed = inside & ~columns.ok
-    # A failure takes the place of what it was due: a first token unless nothing is streamed here, and TPOT unless a
-    # single token was asked. Whether a failed request was to be streamed only the others can tell.
-    streaming = bool(columns.streamed.any()) or not columns.ok.any()
-    failed_stream = failed & streaming
-    failed_tokens = failed_stream & (columns.asked_output_tokens >= 2)
+    found, lost = times(columns), failures(columns)
+
+    def of(name: str) -> Metric:
+        return metric(found[name], good, inside & lost[name])
+
+    return Latency(
+        ttft_ms=of("ttft"),
+        ttfat_ms=of("ttfat"),
+        e2e_ms=of("e2e"),
+        tpot_ms=of("tpot"),
+        itl_ms=_itl(records, good, columns.in_one_burst),
+        lag_ms=metric(columns.sent - columns.intended, good),
+        own_lag_ms=metric(columns.own_lag, good),
+        connect_ms=metric(columns.connect, good),
+        service_ttft_ms=metric(found["service_ttft"], good),
+        service_e2e_ms=metric(found["service_e2e"], good),
+    )
+
+
+def times(columns: Columns) -> dict[str, Floats]:
+    """The times that a request has one of, by name; in ms, NaN where there is none."""
     intended, sent = columns.intended, columns.sent
     first_token = np.where(columns.streamed, columns.first_token, np.nan)
     first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
     has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2) & ~columns.in_one_burst
     generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
-    return Latency(
-        ttft_ms=metric(first_token - intended, good, failed_stream),
-        ttfat_ms=metric(first_answer - intended, good, failed_stream),
-        e2e_ms=metric(columns.ended - intended, good, failed),
-        tpot_ms=metric(generating / np.where(has_tpot, columns.output_tokens - 1, 1.0), good, failed_tokens),
-        itl_ms=_itl(records, good, columns.in_one_burst),
-        lag_ms=metric(sent - intended, good),
-        own_lag_ms=metric(columns.own_lag, good),
-        connect_ms=metric(columns.connect, good),
-        service_ttft_ms=metric(first_token - sent, good),
-        service_e2e_ms=metric(columns.ended - sent, good),
-    )
+    return {
+        "ttft": first_token - intended,
+        "ttfat": first_answer - intended,
+        "e2e": columns.ended - intended,
+        "tpot": generating / np.where(has_tpot, columns.output_tokens - 1, 1.0),
+        "service_ttft": first_token - sent,
+        "service_e2e": columns.ended - sent,
+    }
+
+
+def failures(columns: Columns) -> dict[str, Mask]:
+    """Of which of ``times`` a request that failed takes a place, as one without end.
+
+    That of what it was due: a first token unless nothing is streamed here, and TPOT unless a single token was asked.
+    Whether a failed request was to be streamed only the others can tell.
+    """
+    failed = ~columns.ok
+    stream = failed & (bool(columns.streamed.any()) or not columns.ok.any())
+    tokens = stream & (columns.asked_output_tokens >= 2)
+    return {
+        "ttft": stream, "ttfat": stream, "e2e": failed, "tpot": tokens, "service_ttft": stream, "service_e2e": failed,
+    }  # fmt: skip
 
 
 def metric(values: Floats, good: Mask, failed: Mask | None = None) -> Metric:

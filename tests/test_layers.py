@@ -30,6 +30,7 @@ FLOORS = [
         "caveats",
         "reconcile",
         "faults",
+        "verdict",
         "result",
         "repeats",
     },
@@ -43,6 +44,7 @@ FLOORS = [
         "tails",
         "steady",
         "abort",
+        "slo",
         "redact",
         "errors",
         "duration",
@@ -53,7 +55,7 @@ FLOORS = [
 PURE = {
     "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
     "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
-    "redact", "errors", "forecast",
+    "redact", "errors", "forecast", "slo", "verdict",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
