@@ -43,7 +43,7 @@ def no_mapping(value: object) -> str:
 
 
 def _fault(error: ErrorDetails, document: Document) -> Fault:
-    at: Keys = error["loc"]
+    at: Keys = error["loc"][:-1] if error["loc"][-1] == "[key]" else error["loc"]
     if error["type"] == "extra_forbidden":
         return Fault(document.keys[at], dotted(at), _unknown(at))
     place = place_of(document.values, at)
@@ -60,11 +60,11 @@ def _unknown(at: Keys) -> str:
     if key.endswith(")") and "(" not in key:
         return 'belongs to the value before it: between { } write "uniform(64, 192)" in quotes'
     spelt = key.lower().replace("-", "_")
+    if section and spelt in form.File.model_fields and spelt not in known:
+        return "unknown key here; it belongs at the top of the file"
     elsewhere = [name for name, model in form.SECTIONS.items() if spelt in model.model_fields]
     if elsewhere and spelt not in known:
         return f"unknown key here; it belongs under {elsewhere[0]!r}"
-    if section and spelt in form.File.model_fields and spelt not in known:
-        return "unknown key here; it belongs at the top of the file"
     close = difflib.get_close_matches(spelt, known, n=1)
     if close:
         return f"unknown key; did you mean {close[0]!r}?"

@@ -15,7 +15,7 @@ from loadtest.errors import ScenarioError
 
 MAX_BYTES = 64 * 1024
 MAX_VALUES = 5_000  # aliases multiply: a small file can stand for millions of values
-MAX_DEPTH = 16
+MAX_DEPTH = 32  # tools in a body hold JSON Schemas, which nest
 
 Keys = tuple[str | int, ...]
 """The way to a value: ``("levels", 0, "concurrency")``."""

@@ -270,7 +270,9 @@ class Load(Section):
 class Prefix(Section):
     """Shared starts of prompts, as system prompts are."""
 
-    share: Share = Field(description="Part of the requests that begin with one.", examples=[0.8])
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        description="Part of the requests that begin with one.", examples=[0.8]
+    )
     tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = Field(
         description="Length in tokens, in front of the prompt's own input_tokens.", examples=[1000]
     )

@@ -142,6 +142,8 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
         for section in (mapping(data, "workload"), *(block for _, block in blocks_of(data))):
             for key in _LENGTHS:
                 section.pop(key, None)
+    if "trace" in overrides:
+        mapping(data, "workload").pop("data", None)
     if "arrival" in overrides and overrides["arrival"].value != "gamma":
         load.pop("burstiness", None)
     for axis in replaced:

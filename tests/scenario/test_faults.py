@@ -54,7 +54,7 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
         (b"a: 1\nb: \xff\n", "s.yaml:2: is not UTF-8 text: save it as UTF-8"),
         (b"#" * 70_000, "s.yaml: is larger than 64 KiB: this is not a scenario"),
         ("[" * 20_000, "s.yaml: is nested too deeply for a scenario"),
-        (DEEP, "s.yaml:1:20: is nested too deeply for a scenario"),
+        (DEEP, "s.yaml:1:36: is nested too deeply for a scenario"),
         ("a: &a [*a]\n", "s.yaml:1:4: is nested too deeply for a scenario"),
     ],
 )  # fmt: skip
@@ -224,6 +224,8 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
         ("workload: {images: {size: 512}}", "1:27: workload.images.size: expected width and height in pixels, such as "
          "512x512, got 512"),
         ("workload: {models: {a: 0}}", "1:24: workload.models.a: expected more than 0, got 0"),
+        ("workload: {models: {'': 1}}", "1:25: workload.models.: is empty: expected a value, or remove the key"),
+        ("workload: {model: a}", "1:12: workload.model: unknown key here; it belongs at the top of the file"),
         ("workload: {models: [a, b]}", "1:20: workload.models: expected a mapping of keys to values, got a list"),
         ("workload: {models: {a: 1, b: 1}}\nmodel: c", "2:8: model: excludes models (line 1): these are asked instead; "
          "keep one"),
