@@ -226,15 +226,15 @@ def _look(level: Level, seed: int, times: Sequence[float] | None, most: int, cou
         arrivals += begins
         sessions += request.turn == 1
         workload, own, answer = level.workloads[request.workload], request.input_tokens, request.output_tokens
-        before = 0.0 if begins else before
-        if begins and workload.prefix:
-            before = workload.prefix.share * workload.prefix.tokens
+        if level.load.kind == "trace":
+            before = 0.0  # its prompts are as long as they were sent, prefix, history and all
+        elif begins:
+            before = workload.prefix.share * workload.prefix.tokens if workload.prefix else 0.0
         if (reader := readers[request.workload]) is not None and request.row is not None:
             turn = reader.row(request.row).turns[(request.turn or 1) - 1]
             own = datasets.input_tokens(turn, count) if own is None else own
             answer = datasets.output_tokens(turn, count) if answer is None else answer
-        # The prompts of a trace are as long as they were sent, history and all.
-        sent = None if own is None else own if level.load.kind == "trace" else before + own
+        sent = None if own is None else before + own
         seen.append((request.workload, _Seen(own, sent, answer)))
         before = (sent or 0.0) + (answer or 0)
     for reader in readers:
