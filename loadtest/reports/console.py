@@ -18,6 +18,7 @@ from loadtest.reports.figures import (
     load,
     ok,
     percentile,
+    plain,
     tokens,
 )
 from loadtest.reports.finding import finding
@@ -45,22 +46,22 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     """
     levels = result.levels
     page = Page(width, color)
-    page.paragraphs(_conditions(result))
+    page.paragraphs(conditions(result))
     if why := result.conditions.not_comparable:
-        page.paragraphs([f"not comparable: {_plain('; '.join(why))}"], style="yellow", hanging=2)
+        page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
     if not result.complete:
         what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
         page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
-    shown = page.table(_columns(levels), _sections(levels)) if levels else []
+    shown = page.table(level_columns(levels), _sections(levels)) if levels else []
     for beside in tables(result):
         shown += page.table(beside, [])
-    page.paragraphs([*_footnotes(shown), *_client(levels)], style="dim")
+    page.paragraphs([*footnotes(shown), *_client(levels)], style="dim")
     page.paragraphs([finding(result)], style="bold")
-    page.paragraphs(_marked(levels), style="yellow", hanging=2)
-    page.paragraphs(_errors(levels), style="red", hanging=2, most=LINES_OF_AN_EXAMPLE)
-    page.paragraphs(_warnings(result), style="yellow", hanging=2)
-    page.paragraphs([f"changed: {_plain(text)}" for text in result.adaptations], hanging=2)
-    page.paragraphs([*_conservation(levels), *([f"result: {folder}"] if folder else [])], style="dim")
+    page.paragraphs(marked(levels), style="yellow", hanging=2)
+    page.paragraphs(errors(levels), style="red", hanging=2, most=LINES_OF_AN_EXAMPLE)
+    page.paragraphs(warnings(result), style="yellow", hanging=2)
+    page.paragraphs([f"changed: {plain(text)}" for text in result.adaptations], hanging=2)
+    page.paragraphs([*conservation(levels), *([f"result: {folder}"] if folder else [])], style="dim")
     return page.text()
 
 
@@ -155,7 +156,7 @@ def _fit(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
 # The table ----------------------------------------------------------------------------------------------------
 
 
-def _columns(levels: Sequence[LevelResult]) -> list[Column]:
+def level_columns(levels: Sequence[LevelResult]) -> list[Column]:
     """Every column that says something, the unimportant ones with their turn to be dropped.
 
     Under the row of a level that is a mix, each of its workloads has one.
@@ -175,8 +176,8 @@ def _columns(levels: Sequence[LevelResult]) -> list[Column]:
     columns = [
         Column("", setup(lambda level: MARK if _marks(level) else ""), "mark"),
         Column("batching", setup(lambda level: str(level.batching or "")), "setup"),
-        Column("model", setup(lambda level: _plain(level.model or "")), "setup"),
-        Column("load", [f"  {_plain(part.name)}" if part else load(level) for level, part in rows], "setup"),
+        Column("model", setup(lambda level: plain(level.model or "")), "setup"),
+        Column("load", [f"  {plain(part.name)}" if part else load(level) for level, part in rows], "setup"),
         Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=0),
         Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=1),
         Column("requests\nok", cells(lambda level: f"{ok(level.latency.e2e_ms):,}")),
@@ -220,7 +221,7 @@ def _observed(lengths: TokenLengths) -> str:
     return tokens(lengths.observed.mean)
 
 
-def _footnotes(columns: Sequence[Column]) -> list[str]:
+def footnotes(columns: Sequence[Column]) -> list[str]:
     """What the signs in the table mean, of those that are there."""
     figures = [column for column in columns if column.role == "figure"]
     cells = [cell for column in figures for cell in column.cells]
@@ -307,7 +308,7 @@ def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
 # Around the table ---------------------------------------------------------------------------------------------
 
 
-def _conditions(result: Result) -> list[str]:
+def conditions(result: Result) -> list[str]:
     """What the figures hold for, three lines of it."""
     told, levels = result.conditions, result.levels
     software = {result.tool.name: result.tool.version, **told.software}
@@ -333,7 +334,7 @@ def _conditions(result: Result) -> list[str]:
         # These two are what the conditions say already.
         *(f"{name}: {text}" for name, text in result.labels.items() if name not in {"hardware", "precision"}),
     ]
-    lines = ([_plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
+    lines = ([plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
     return [f"{GLUE}· ".join(line) for line in lines if line]
 
 
@@ -369,7 +370,7 @@ def _batch_timeout(levels: Sequence[LevelResult]) -> str:
 
 def _data(levels: Sequence[LevelResult]) -> str:
     found = _few(
-        f"{_plain(data.source)} ({data.rows:,} rows{f', {data.order}' if data.order else ''})"
+        f"{plain(data.source)} ({data.rows:,} rows{f', {data.order}' if data.order else ''})"
         for level in levels
         for data in level.workload.data
     )
@@ -424,16 +425,16 @@ def _marks(level: LevelResult) -> list[str]:
     return reasons + [f"invalid, {reason}" for reason in level.client.reasons]
 
 
-def _marked(levels: Sequence[LevelResult]) -> list[str]:
+def marked(levels: Sequence[LevelResult]) -> list[str]:
     """A line for each reason a row is marked, with the levels that have it."""
     reasons: dict[str, list[str]] = {}
     for level in levels:
         for reason in _marks(level):
             reasons.setdefault(reason, []).append(level.name)
-    return [f"{MARK} {_plain(', '.join(names))}: {_plain(reason)}" for reason, names in reasons.items()]
+    return [f"{MARK} {plain(', '.join(names))}: {plain(reason)}" for reason, names in reasons.items()]
 
 
-def _warnings(result: Result) -> list[str]:
+def warnings(result: Result) -> list[str]:
     """The warnings, one line for what several levels have in common."""
     names = [level.name for level in result.levels]
     alike: dict[str, list[str]] = {}
@@ -442,10 +443,10 @@ def _warnings(result: Result) -> list[str]:
         whose = alike.setdefault(warning if name is None else warning.removeprefix(f"{name}: "), [])
         if name is not None:
             whose.append(name)
-    return [f"warning: {_plain(': '.join(filter(None, [', '.join(names), text])))}" for text, names in alike.items()]
+    return [f"warning: {plain(': '.join(filter(None, [', '.join(names), text])))}" for text, names in alike.items()]
 
 
-def _errors(levels: Sequence[LevelResult]) -> list[str]:
+def errors(levels: Sequence[LevelResult]) -> list[str]:
     """How requests failed over the whole run, the most frequent first."""
     counts: dict[tuple[str, int | None], int] = {}
     examples: dict[tuple[str, int | None], str] = {}
@@ -458,11 +459,11 @@ def _errors(levels: Sequence[LevelResult]) -> list[str]:
     lines = []
     for (kind, status), count in sorted(counts.items(), key=lambda item: -item[1]):
         example = examples.get((kind, status))
-        lines.append(f"{count:,} × {failure(kind, status)}" + (f", such as: {_plain(example)}" if example else ""))
+        lines.append(f"{count:,} × {failure(kind, status)}" + (f", such as: {plain(example)}" if example else ""))
     return lines
 
 
-def _conservation(levels: Sequence[LevelResult]) -> list[str]:
+def conservation(levels: Sequence[LevelResult]) -> list[str]:
     """That every request scheduled is accounted for; or where it is not."""
     broken = [level.name for level in levels if level.counts.scheduled != level.counts.ok + level.counts.failed]
     if broken:
@@ -477,8 +478,3 @@ def _conservation(levels: Sequence[LevelResult]) -> list[str]:
     asked, kept = sum(counts.scheduled for counts in probes), sum(counts.ok for counts in probes)
     beside = f"; beside them {asked:,} of the probe stream, {kept:,} ok" if probes else ""
     return [f"requests: {scheduled:,} scheduled = {parts}, warm-up included{again}{beside}"]
-
-
-def _plain(text: str) -> str:
-    """``text`` on one line and without control characters: it may be a server's, and go to a terminal."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

@@ -1,6 +1,7 @@
 """How figures are put into words, alike in every report for people."""
 
 import math
+import re
 from fractions import Fraction
 
 from loadtest.repeats import setting
@@ -73,3 +74,12 @@ def failure(kind: str, status: int | None = None) -> str:
     """How requests failed, in a report's words."""
     name = "cut off" if kind == "cancelled" else kind
     return name if status is None else f"{name} {status}"
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without control characters and commands: it may be a server's, and go to a terminal.
+
+    A runner of GitHub's takes what begins a line with ``::name`` for a command, and ``##[name`` anywhere in it.
+    """
+    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return re.sub(r"(?<!\S):(?=:[a-zA-Z])", ": ", line).replace("##[", "## [")

@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.level import Level
 from loadtest.reports.console import LEAST_WIDTH, table
-from loadtest.reports.figures import figure, tokens
+from loadtest.reports.figures import figure, plain, tokens
 from loadtest.result import Concurrency, LevelResult, Result, Spread, TokenLengths
 from loadtest.schedule import Load, Stage
 from loadtest.workload.lengths import Length
@@ -81,6 +81,19 @@ def test_without_colour_there_is_no_escape_code_whatever_the_environment(
 
 def test_a_server_cannot_write_to_the_terminal(sweep: Callable[..., Result]) -> None:
     assert "\x1b" not in table(sweep(failing=0.05), 80, color=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("::add-mask::a", ": :add-mask::a"),
+        ("busy\n ::error::no", "busy : :error::no"),
+        ("a ##[error]b", "a ## [error]b"),
+        ("http://[::1]:80 ::1", "http://[::1]:80 ::1"),
+    ],
+)
+def test_a_server_cannot_command_the_runner_of_a_pipeline(said: str, shown: str) -> None:
+    assert plain(said) == shown
 
 
 def test_few_samples_are_marked_and_their_number_is_in_sight(sweep: Callable[..., Result]) -> None:
