@@ -58,7 +58,9 @@ def at_most(k: float, n: float, share: float) -> float:
 
 def at_least(k: float, n: float, share: float) -> float:
     """The chance of at least ``k`` of ``n``, as ``at_most``."""
-    return 1.0 if k <= 0 else incomplete_beta(k, n - k + 1, share)
+    if k <= 0:
+        return 1.0
+    return incomplete_beta(k, n - k + 1, share) if k < n + 1 else 0.0
 
 
 def student(confidence: float, freedom: float) -> float:

@@ -1,0 +1,228 @@
+"""How often the judgement is right: thousands of simulated levels whose truth is known, judged as a run is.
+
+    python bench/verdicts.py [--quick] [--json FILE] [--seed N]
+
+Nothing is played and nothing sleeps. Latencies are drawn from systems with a known distribution (waiting for one server
+or for a batch, stalls, correlated and drifting ones) and judged. All rates are in percent of the levels judged. Rows:
+
+- false PASS, false FAIL: of a system whose p99 is exactly the limit; each at most 5 %.
+- power: PASS of a system whose limit is 30 % above its p99.
+- coverage: 95 % intervals of p50, p90 and p99 that hold the true one.
+- overloaded: how often a busy target is called that, and how often one that is asked for a tenth more than it can do.
+
+``--quick`` (under 50 s) leaves out n = 80,000 and loads 0.3 and 0.8 of the gates, and judges fewer levels for each row.
+Exit code 0 only if every row is ok. The same seed gives the same rows; there is no allowance for noise, because nothing
+here is a speed.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.evidence import ALPHA, Evidence, gate, intervals
+from loadtest.steady import drifting
+
+Floats = NDArray[np.float64]
+Generator = np.random.Generator
+Draw = Callable[[Generator, int, int], Floats]  # (rng, levels, requests of each) -> their latencies, in order
+
+P = 0.99
+WRONG = 5.0  # % of levels
+BETTER = 1.3  # the limit over the p99, where power is asked
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+class Row(NamedTuple):
+    """One claim: ``ours`` % of ``levels`` judged, ``goal`` % at ``most`` or at ``least``."""
+
+    name: str
+    ours: float
+    goal: float
+    bound: Literal["most", "least"]
+    levels: int
+
+    @property
+    def ok(self) -> bool:
+        return self.ours <= self.goal if self.bound == "most" else self.ours >= self.goal
+
+
+# Systems ------------------------------------------------------------------------------------------------------
+
+
+def one_server(rng: Generator, levels: int, n: int, load: float) -> Floats:
+    """M/M/1 in its steady state, by Lindley's recursion; the time in it is exponential of mean 1 / (1 − load)."""
+    return queue(rng, levels, n, load)[1]
+
+
+def queue(rng: Generator, levels: int, n: int, load: float) -> tuple[Floats, Floats]:
+    """Times of arrival and latencies of M/M/1; from a load of 1 on it begins empty."""
+    service, gaps = rng.exponential(1.0, (levels, n)), rng.exponential(1 / load, (levels, n))
+    waits = np.where(rng.random((levels, 1)) < load, rng.exponential(1 / max(1e-9, 1 - load), (levels, 1)), 0.0)
+    walk = np.zeros((levels, n))
+    np.cumsum(service[:, :-1] - gaps[:, 1:], axis=1, out=walk[:, 1:])
+    latencies = np.maximum((waits if load < 1 else 0.0) + walk, walk - np.minimum.accumulate(walk, axis=1)) + service
+    return np.cumsum(gaps, axis=1), latencies
+
+
+def batches(rng: Generator, levels: int, n: int, load: float, largest: int = 8) -> Floats:
+    """M/G/1 with batching: a batch takes all that wait, up to ``largest``; twice as long when full."""
+    arrivals = np.cumsum(rng.exponential(1 / (load * largest), (levels, n + largest)), axis=1)
+    latencies = np.empty_like(arrivals)
+    every, window = np.arange(levels), np.arange(largest)
+    first, free = np.zeros(levels, np.int64), np.zeros(levels)
+    while (first < n).any():
+        begin = np.minimum(first, n)
+        ahead = arrivals[every[:, None], begin[:, None] + window]
+        start = np.maximum(free, ahead[:, 0])
+        inside = ahead <= start[:, None]
+        size = inside.sum(axis=1)
+        free = start + (0.5 + 0.5 * size / largest) * rng.gamma(4, 0.25, levels)
+        level, place = np.nonzero(inside)
+        latencies[level, begin[level] + place] = free[level] - ahead[level, place]
+        first = np.where(first < n, first + size, first)
+    return latencies[:, :n]
+
+
+def independent(rng: Generator, levels: int, n: int) -> Floats:
+    """Exponential of mean 1."""
+    return rng.exponential(1.0, (levels, n))
+
+
+def correlated(rng: Generator, levels: int, n: int, phi: float) -> Floats:
+    """Lognormal, AR(1) in the logarithm."""
+    steps = rng.standard_normal((n, levels))
+    steps[1:] *= math.sqrt(1 - phi * phi)
+    for i in range(1, n):
+        steps[i] += phi * steps[i - 1]
+    return np.exp(steps).T.copy()
+
+
+def stalls(rng: Generator, levels: int, n: int, length: float) -> Floats:
+    """Bimodal: 1 in 100 requests falls into a stall, in which each takes 20 longer; one hits ``length`` at the mean."""
+    chance = rng.random((n, levels))
+    stalled = np.empty((n, levels), np.bool_)
+    stalled[0] = chance[0] < 1 - P
+    enter, leave = (1 - P) / P / length, 1 / length
+    for i in range(1, n):
+        stalled[i] = np.where(stalled[i - 1], chance[i] >= leave, chance[i] < enter)
+    return rng.exponential(1.0, (levels, n)) + 20 * stalled.T
+
+
+def drifts(rng: Generator, levels: int, n: int) -> Floats:
+    """Exponential, and a third slower at the end than at the start."""
+    return rng.exponential(1.0, (levels, n)) * np.linspace(0.85, 1.15, n)
+
+
+def p99_of(load: float) -> float:
+    """Of ``one_server``."""
+    return -math.log(1 - P) / (1 - load)
+
+
+# Judged -------------------------------------------------------------------------------------------------------
+
+
+def share(found: list[bool]) -> float:
+    """In percent."""
+    return 100 * sum(found) / len(found)
+
+
+def judged(latencies: Floats, limit: float) -> list[Evidence]:
+    """Each level by the gate."""
+    return [gate(level > limit, level, P) for level in latencies]
+
+
+def errors(name: str, latencies: Floats, limit: float) -> Iterator[Row]:
+    """The rates of both errors at a system that is exactly at its limit."""
+    found = judged(latencies, limit)
+    yield Row(f"false PASS, {name}", share([each.p_pass <= ALPHA for each in found]), WRONG, "most", len(found))
+    yield Row(f"false FAIL, {name}", share([each.p_fail <= ALPHA for each in found]), WRONG, "most", len(found))
+
+
+def gates(rng: Generator, quick: bool) -> Iterator[Row]:
+    """Errors and power at one server, by load and number of requests."""
+    sizes = {2_000: 300, 20_000: 200} if quick else {2_000: 2000, 5_000: 1000, 20_000: 1000, 80_000: 250}
+    power = {(20_000, 0.5): 95.0, (20_000, 0.7): 60.0}
+    for n, levels in sizes.items():
+        for load in (0.5, 0.7, 0.9) if quick else (0.3, 0.5, 0.7, 0.8, 0.9):
+            latencies, limit = one_server(rng, levels, n, load), p99_of(load)
+            where = f"M/M/1 at {load}, n {n:,}"
+            yield from errors(where, latencies, limit)
+            if goal := power.get((n, load)):
+                found = judged(latencies, BETTER * limit)
+                yield Row(f"power, {where}", share([each.p_pass <= ALPHA for each in found]), goal, "least", levels)
+
+
+def others(rng: Generator, quick: bool) -> Iterator[Row]:
+    """Errors at systems of other kinds. A limit that no formula gives is the p99 of all that was drawn."""
+    systems: list[tuple[str, Draw, float | None]] = [
+        ("independent", independent, -math.log(1 - P)),
+        ("batches at 0.5", partial(batches, load=0.5), None),
+        ("batches at 0.8", partial(batches, load=0.8), None),
+        ("AR(1) of 0.9", partial(correlated, phi=0.9), math.exp(2.3263479)),
+        ("AR(1) of 0.99", partial(correlated, phi=0.99), math.exp(2.3263479)),
+        ("stalls of 5", partial(stalls, length=5), 15.0),
+        ("drifting", drifts, None),
+    ]
+    n = 20_000
+    for name, draw, limit in systems:
+        latencies = draw(rng, 100 if quick else 400, n)
+        yield from errors(f"{name}, n {n:,}", latencies, limit or float(np.quantile(latencies, P)))
+
+
+def coverage(rng: Generator, quick: bool) -> Iterator[Row]:
+    """How often intervals hold the truth."""
+    n, levels = 20_000, 200 if quick else 1000
+    for load, goal in ((0.5, 93.0), (0.8, 90.0)):
+        truth = [-math.log(1 - p) / (1 - load) for p in QUANTILES]
+        found = [intervals(level, QUANTILES) for level in one_server(rng, levels, n, load)]
+        for i, p in enumerate(QUANTILES):
+            held = share([each[i][0] <= truth[i] <= each[i][1] for each in found])
+            yield Row(f"coverage of p{100 * p:.0f}, M/M/1 at {load}, n {n:,}", held, goal, "least", levels)
+
+
+def overload(rng: Generator, quick: bool) -> Iterator[Row]:
+    """How often a queue is said to grow that does not, and that does."""
+    levels = 200 if quick else 1000
+    for n, load, goal, bound in ((2_000, 0.9, 1.0, "most"), (20_000, 0.9, 1.0, "most"), (10_000, 1.1, 95.0, "least")):
+        arrivals, latencies = queue(rng, levels, n, load)
+        called = share(
+            [drifting(due, due + level, due[0], due[-1]) for due, level in zip(arrivals, latencies, strict=True)]
+        )
+        yield Row(f"called overloaded, M/M/1 at {load}, n {n:,}", called, goal, bound, levels)  # type: ignore[arg-type]
+
+
+# Each takes a generator of its own and whether to be quick, and yields its rows as they are known.
+PARTS: tuple[Callable[[Generator, bool], Iterator[Row]], ...] = (gates, others, coverage, overload)
+
+
+def main() -> int:
+    """Print all rows; 0 if each is ok."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under 50 s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
+    parser.add_argument("--seed", type=int, default=1, help="of the simulation (default 1)")
+    options = parser.parse_args()
+    rows = []
+    for number, part in enumerate(PARTS):
+        for row in part(np.random.default_rng([options.seed, number]), options.quick):
+            goal = f"at {row.bound} {row.goal:g}"
+            verdict = "ok" if row.ok else "MISSED"
+            print(f"{row.name:52} {row.ours:>6.1f} %  of {row.levels:>5}  {goal:>12} %  {verdict}", flush=True)
+            rows.append(
+                {"name": row.name, "ours": row.ours, "other": None, "ratio": None, "goal": row.goal, "ok": row.ok}
+            )
+    if options.json:
+        options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
