@@ -17,11 +17,7 @@ from loadtest.reconcile import Stretch, contradictions
 from loadtest.records import Record
 from loadtest.result import LevelResult, Status, Window
 from loadtest.stats import DECIMALS, significant
-
-# Of the requests that became due in the window, so many more waiting at its end than at its start: overloaded.
-GROWTH_SHARE = 0.10
-# And so many times as many for each request that becomes due, or the load grew and not the queue.
-GROWTH_EACH = 1.25
+from loadtest.steady import drifting
 
 _STATUS: dict[str, Status] = {
     "completed": "ok",
@@ -107,22 +103,10 @@ def _status(level: Level, columns: Columns, bounds: Bounds, run: LevelRun | None
 
 
 def _queue_grew(level: Level, columns: Columns, bounds: Bounds) -> bool:
-    """Whether an open loop asked for more than the target can do: requests that were due and not done piled up.
-
-    They grow from quarter to quarter of the window, and by its end by a tenth of all that became due in it and by more
-    than three standard deviations of a Poisson count of those, which chance does not do; and they grow faster than what
-    becomes due, for where the rate rises, so do those that are being answered.
-    """
+    """Whether an open loop asked for more than the target can do."""
     if level.load.kind == "closed" or bounds.length_s is None:
         return False
-    marks = np.linspace(bounds.start, bounds.end, 5)
-    due = np.searchsorted(np.sort(columns.intended), marks, side="right")
-    done = np.searchsorted(np.sort(columns.done[~np.isnan(columns.done)]), marks, side="right")
-    waiting = due - done
-    growth, arrived = int(waiting[-1] - waiting[0]), int(due[-1] - due[0])
-    arrivals = np.diff(due)
-    faster = waiting[-1] * arrivals[0] > GROWTH_EACH * waiting[1] * arrivals[-1]
-    return bool(faster and (np.diff(waiting) > 0).all()) and growth > max(GROWTH_SHARE * arrived, 3 * arrived**0.5)
+    return drifting(columns.intended, columns.done, bounds.start, bounds.end)
 
 
 def _count_bounded(level: Level, columns: Columns) -> bool:
