@@ -67,7 +67,7 @@ def clashes(document: Document) -> Iterator[Fault]:
     traced = next(iter(played)) if all(at[-1] == "trace" for at in played) else None
     for at, asked in _workloads(data):
         for key, text in _workload_faults(document, at, asked, traced):
-            yield _between(document, (*at, key), text)
+            yield _between(document, (*at, *key.split(".")), text)
 
 
 def mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _workload_faults(
     source = (*at, "data") if "data" in given else traced
 
     def excludes(key: str, other: Keys, why: str) -> tuple[str, str]:
-        return key, f"excludes {_where(document, other, (*at, key))}: {why}; keep one"
+        return key, f"excludes {_where(document, other, (*at, *key.split('.')))}: {why}; keep one"
 
     if source and "input_tokens" in given:
         yield "input_tokens", _lengths_known(document, source, (*at, "input_tokens"))
@@ -257,12 +257,9 @@ def _workload_faults(
         if isinstance(asked["conversation"], dict) and talk.get("turns") is None and not source:
             yield "conversation", "is missing 'turns': how many a session has, such as uniform(2, 6)"
         if source and talk.get("next_input") is not None:
-            yield (
-                "conversation",
-                f"has no next_input beside {_where(document, source, (*at, 'conversation'))}: remove it",
-            )
+            yield excludes("conversation.next_input", source, "prompts are as long as they are there")
         if traced and talk.get("think") is not None and _seconds(talk["think"]) != 0:
-            yield "conversation", f"has no think beside {_where(document, traced, (*at, 'conversation'))}: remove it"
+            yield excludes("conversation.think", traced, "its turns have times of their own")
     for key in sorted({"conversation", "images"} & given) if endpoint != "chat" else ():
         yield key, f"needs the endpoint chat: {endpoint} takes plain text"
     if endpoint == "embeddings" and "output_tokens" in given:

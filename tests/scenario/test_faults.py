@@ -213,8 +213,8 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
         ("workload: {conversation: {turns: 3, abandon: 10}}",
          "1:46: workload.conversation.abandon: expected at most 1, "
          "got 10"),
-        ("workload: {conversation: {next_input: 5}, data: {path: s.yaml}}", "1:26: workload.conversation: has no "
-         "next_input beside data (line 1): remove it"),
+        ("workload: {conversation: {next_input: 5}, data: {path: s.yaml}}", "1:39: "
+         "workload.conversation.next_input: excludes data (line 1): prompts are as long as they are there; keep one"),
         ("workload: {conversation: {turns: 3}}\nendpoint: completions",
          "1:26: workload.conversation: needs the endpoint "
          "chat: completions takes plain text"),
@@ -261,8 +261,8 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
          "(line 1): prompts are as long as they are there; keep one"),
         ("load: {trace: {path: s.yaml}}\nworkload: {data: {path: s.yaml}}", "2:18: workload.data: excludes trace (line "
          "1): a trace says what is asked; keep one"),
-        ("load: {trace: {path: s.yaml}}\nworkload: {conversation: {think: 5s}}", "2:26: workload.conversation: has no "
-         "think beside trace (line 1): remove it"),
+        ("load: {trace: {path: s.yaml}}\nworkload: {conversation: {think: 5s}}", "2:34: "
+         "workload.conversation.think: excludes trace (line 1): its turns have times of their own; keep one"),
         ("load: {concurrency: [1, 2, 3], combine: zip}\nworkload: {input_tokens: [1, 2]}", "1:41: load.combine: zip "
          "takes lists of one length, or single values: concurrency has 3, input_tokens has 2"),
         ("workload: {input_tokens: {file: gone.csv}}", "1:26: workload.input_tokens: no such file: FOLDER/gone.csv"),
