@@ -17,6 +17,7 @@ from loadtest.stats import Dist, distribution, significant
 OWN_LAG_LIMIT_MS = 10.0
 OWN_LAG_LIMIT_SHARE_OF_TTFT = 0.10
 ERROR_BAR_LIMIT_MS = 5.0
+ERROR_BAR_LIMIT_SHARE = 0.10  # of the tightest gated limit
 SENT_FLOOR = 0.98
 HELD_FLOOR = 0.95
 
@@ -26,11 +27,12 @@ HELD_SPAN_MS = 100.0
 
 def client(
     level: Level, requests: Requests, inside: Mask, *, bounds: Bounds, counted: bool, latency: Latency,
-    run: LevelRun | None,
+    run: LevelRun | None, gated_ms: float | None = None,
 ) -> Client:  # fmt: skip
     """What the generator saw of itself, and what of it makes the level invalid.
 
-    ``counted`` says that the number of requests ended the level; ``latency`` is of the requests ``inside``.
+    ``counted`` says that the number of requests ended the level; ``latency`` is of the requests ``inside``, and
+    ``gated_ms`` the lowest limit on a time that an SLO sets.
     """
     records, columns = requests
     send_lag = _spread(distribution(measured(columns.own_lag[inside])))
@@ -43,7 +45,7 @@ def client(
     error_bar = max((w.error_bar_p99_ms for w in workers if w.error_bar_p99_ms is not None), default=None)
     reasons = [
         *_late(send_lag, latency.ttft_ms.ok.p50),
-        *_blurred(error_bar),
+        *_blurred(error_bar, gated_ms),
         *_unsent(sent_share, columns, inside),
         *_not_held(held, level.load.concurrency),
         *_no_port(sum(w.no_free_port for w in workers)),
@@ -78,12 +80,13 @@ def _late(lag: Spread | None, median_ttft_ms: float | None) -> list[str]:
     ]
 
 
-def _blurred(error_bar_p99_ms: float | None) -> list[str]:
-    if error_bar_p99_ms is None or error_bar_p99_ms <= ERROR_BAR_LIMIT_MS:
+def _blurred(error_bar_p99_ms: float | None, gated_ms: float | None) -> list[str]:
+    limit = max(ERROR_BAR_LIMIT_MS, ERROR_BAR_LIMIT_SHARE * (gated_ms or 0.0))
+    if error_bar_p99_ms is None or error_bar_p99_ms <= limit:
         return []
     return [
         f"the generator read late: bytes waited for it, error bar p99 {error_bar_p99_ms:.1f} ms, limit "
-        f"{ERROR_BAR_LIMIT_MS:.1f} ms; use more --workers, another host or fewer streams"
+        f"{limit:.1f} ms; use more --workers, another host or fewer streams"
     ]
 
 

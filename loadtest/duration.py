@@ -34,6 +34,17 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
+def span(seconds: float) -> str:
+    """``seconds`` as people say them: 350 ms, 3 s, 1 min 30 s, 2 h 5 min."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    if seconds < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    parts = ((whole // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60 if whole < 3600 else 0, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
 def durations(value: object) -> Distribution:
     """A distribution of seconds, its times with their units: ``5s``, ``exponential(5s)``, ``uniform(500ms, 2s)``.
 

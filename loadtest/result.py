@@ -16,6 +16,7 @@ from loadtest import whole
 from loadtest.errors import ResultError
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
+from loadtest.slo import Unit
 from loadtest.stats import Dist, Due
 from loadtest.workload import model
 
@@ -62,7 +63,7 @@ class ScenarioRef(msgspec.Struct, frozen=True, kw_only=True):
     """The scenario that was played; its resolved text lies beside the result."""
 
     name: str
-    sha256: Annotated[str, _says("of scenario.resolved.yaml")]
+    sha256: Annotated[str, _says("of what is asked, without name, question and seed")]
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,11 +338,18 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     """One limit and how the level stood to it."""
 
     expression: str
-    value: float | None
-    ci: tuple[float, float] | None
-    n: int
+    value: Annotated[float | None, _says("failures inside; null: not measured, or it falls among the failures")]
+    ci: Annotated[
+        tuple[float | None, float | None] | None,
+        _says("95 % confidence interval; an end of null: beyond what was measured"),
+    ]
+    n: Annotated[int, _says("requests judged; of itl, gaps")]
     verdict: VerdictName
-    reason: str
+    reason: Annotated[str, _says("in words, with what would decide it")]
+    unit: Annotated[Unit, _says("of value and ci")] = "ms"
+    more_requests: Annotated[
+        int | None, _says("about how many more would decide, if they are as these; null: it is decided, or none would")
+    ] = None
 
 
 class LevelResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,19 +29,21 @@ _STATUS: dict[str, Status] = {
 
 
 def summarise(
-    level: Level, records: Sequence[Record], run: LevelRun | None, prompts: AbstractSet[int] = frozenset()
-) -> LevelResult:
+    level: Level, records: Sequence[Record], run: LevelRun | None, prompts: AbstractSet[int] = frozenset(),
+    gated_ms: float | None = None,
+) -> LevelResult:  # fmt: skip
     """The figures of ``level`` from all its ``records``, in any order.
 
     ``run`` is None when the run was killed and only the journal is left: the level is then aborted, its sending is
     taken to have lasted as planned but not beyond the last thing that was recorded, and what the generator saw of
-    itself is null. ``prompts`` are the hashes of what the run had sent before this level (``columns.prompts``).
+    itself is null. ``prompts`` are the hashes of what the run had sent before this level (``columns.prompts``), and
+    ``gated_ms`` the lowest limit on a time that an SLO sets.
     """
     probes = [record for record in records if record.probe]
     records = [record for record in records if not record.probe]
     columns = Columns.of(records, prompts)
     requests = Requests(records, columns)
-    bounds = _bounds(level, columns, run)
+    bounds = window_of(level, columns, run)
     inside = columns.belonging_to(bounds)
     whole = Bounds(low(columns.intended), high(columns.done), bounds.sending_ended)
     latency = measures.latency(requests, inside)
@@ -65,7 +67,14 @@ def summarise(
         finish_reasons=measures.finish_reasons(records),
         errors=measures.errors(records),
         client=client(
-            level, requests, inside, bounds=bounds, counted=_count_bounded(level, columns), latency=latency, run=run
+            level,
+            requests,
+            inside,
+            bounds=bounds,
+            counted=_count_bounded(level, columns),
+            latency=latency,
+            run=run,
+            gated_ms=gated_ms,
         ),
         model=level.model,
         repeat=level.repeat,
@@ -114,7 +123,7 @@ def _count_bounded(level: Level, columns: Columns) -> bool:
     return level.duration_s is None or (level.requests is not None and len(columns.ok) >= level.requests)
 
 
-def _bounds(level: Level, columns: Columns, run: LevelRun | None) -> Bounds:
+def window_of(level: Level, columns: Columns, run: LevelRun | None) -> Bounds:
     """The level's window: after warm-up to the end of sending, or first intended to last done if count-bounded."""
     last_seen = max(high(columns.done), high(columns.sent), high(columns.intended))
     told = run.sending_ended_ms if run and run.workers else None  # without a worker left nobody told

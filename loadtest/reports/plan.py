@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 
+from loadtest.duration import span
 from loadtest.forecast import Forecast, LevelForecast, Prices, Spread, WorkloadForecast
 from loadtest.reports.column import Column
 from loadtest.reports.console import GLUE, Page
@@ -31,17 +32,6 @@ def text(forecast: Forecast, resolved: str, width: int, color: bool) -> str:
     page.paragraphs((f"warning: {warning}" for warning in forecast.warnings), style="yellow", hanging=2)
     page.paragraphs(["Nothing was sent."], style="dim")
     return f"{resolved}\n{page.text()}"
-
-
-def span(seconds: float) -> str:
-    """``seconds`` as people say them: 350 ms, 3 s, 1 min 30 s, 2 h 5 min."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
-    if seconds < 60:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    whole = round(seconds)
-    parts = ((whole // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60 if whole < 3600 else 0, "s"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 def _conditions(forecast: Forecast) -> list[str]:

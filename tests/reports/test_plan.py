@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadtest.duration import span
 from loadtest.forecast import DataForecast, Forecast, LevelForecast, Prices, Source, Spread, forecast
 from loadtest.level import Batching, Level
-from loadtest.reports.plan import bars, span, text
+from loadtest.reports.plan import bars, text
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
