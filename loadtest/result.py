@@ -133,6 +133,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     warmup_s: Annotated[float, _says("played and not measured, before the window")]
     measured_s: Annotated[float | None, _says("length of the window; null when it is empty")]
     drain_s: Annotated[float | None, _says("from the end of sending until the last request had ended")]
+    steady_from_s: Annotated[
+        float | None,
+        _says("from the level's start, when e2e had settled by MSER-5; the window stays. null: never, or too few"),
+    ] = None
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

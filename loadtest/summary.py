@@ -17,7 +17,7 @@ from loadtest.reconcile import Stretch, contradictions
 from loadtest.records import Record
 from loadtest.result import LevelResult, Status, Window
 from loadtest.stats import DECIMALS, significant
-from loadtest.steady import drifting
+from loadtest.steady import drifting, steady_from
 
 _STATUS: dict[str, Status] = {
     "completed": "ok",
@@ -147,7 +147,15 @@ def _window(level: Level, columns: Columns, bounds: Bounds, run: LevelRun | None
         warmup_s=level.warmup_s,
         measured_s=None if bounds.length_s is None else _seconds(bounds.end - bounds.start),
         drain_s=_seconds(max(0.0, drain)) if np.isfinite(drain) else None,
+        steady_from_s=_steady_from_s(columns),
     )
+
+
+def _steady_from_s(columns: Columns) -> float | None:
+    answered = np.flatnonzero(columns.ok & ~np.isnan(columns.ended))
+    answered = answered[np.argsort(columns.intended[answered], kind="stable")]
+    first = steady_from((columns.ended - columns.intended)[answered])
+    return None if first is None else _seconds(float(columns.intended[answered[first]]))
 
 
 def _seconds(value_ms: float) -> float:

@@ -699,3 +699,15 @@ def test_chance_does_not_overload_a_busy_target() -> None:
         asked = level(load=Load("poisson", rate_per_s=50.0), duration_s=at / 1000)
         called += summarise(asked, records, run(at)).status == "overloaded"
     assert called == 0
+
+
+def test_when_latencies_settled_is_told_and_moves_no_window() -> None:
+    asked = level(load=Load("constant", rate_per_s=50.0), duration_s=30.0)
+    records = []
+    for one in queue(50.0, 200.0):
+        done = (one.done_ms or 0.0) + (400.0 if one.intended_ms < 3000 else 0.0)
+        records.append(msgspec.structs.replace(one, last_token_ms=done, done_ms=done))
+    settled = summarise(asked, records, run(30_000.0)).window
+    assert settled.steady_from_s == 3.0
+    assert settled.warmup_s == asked.warmup_s
+    assert summarise(asked, records[:20], run(30_000.0)).window.steady_from_s is None
