@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -16,6 +17,7 @@ from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
 
 if TYPE_CHECKING:
+    from loadtest.pipeline import Pipeline
     from loadtest.result import Result
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +46,12 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
     long = next(name for name in reversed(names) if name.startswith("--"))
     variable = "LOADTEST_" + long.strip("-").upper().replace("-", "_")
     return click.option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+class _Listed(click.types.StringParamType):
+    """A text of which a variable may hold several, with semicolons between them."""
+
+    envvar_list_splitter = ";"
 
 
 _SCENARIO = (
@@ -92,6 +100,14 @@ _SCENARIO = (
     ),
     _option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'."),
     _option(
+        "--slo",
+        multiple=True,
+        type=_Listed(),
+        metavar="EXPRESSION",
+        help="What each level has to keep to, such as 'p99(ttft) < 300ms'; repeatable, instead of the scenario's. '': "
+        "nothing. As a variable with ; between them.",
+    ),
+    _option(
         "--workers",
         type=click.IntRange(1, 256),
         metavar="N",
@@ -111,6 +127,19 @@ _SCENARIO = (
 def _scenario_flags(command: F) -> F:
     """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
     for option in reversed(_SCENARIO):
+        command = option(command)
+    return command
+
+
+_PIPELINE = (
+    _option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML: a case for each SLO."),
+    _option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a comment for a pull request."),
+)
+
+
+def _pipeline_flags(command: F) -> F:
+    """The files that a pipeline takes, of every command that judges or reports."""
+    for option in reversed(_PIPELINE):
         command = option(command)
     return command
 
@@ -147,6 +176,7 @@ def main() -> None:
 )
 @_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
 @_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@_pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
 @click.pass_context
@@ -154,7 +184,7 @@ def run(
     ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
     json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, strict: bool, quiet: bool,
     verbose: int, transport: Literal["fast", "aiohttp"] | None, proxy: str | None, cacert: str | None,
-    cert: str | None, key: str | None, insecure: bool,
+    cert: str | None, key: str | None, insecure: bool, junit: Path | None, markdown: Path | None,
     **scenario_flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -172,9 +202,10 @@ def run(
     """
     _log_to_stderr(verbose)
     with _exits():
+        from loadtest.pipeline import Pipeline
         from loadtest.progress import Progress
-        from loadtest.run import Options
         from loadtest.run import run as play
+        from loadtest.sitting import Options
         from loadtest.wire.tls import Tls
 
         options = Options(
@@ -193,10 +224,15 @@ def run(
             command=("loadtest", *map(shlex.quote, sys.argv[1:])),
         )
         _can_write(json_to)
-        outcome = play(options, Progress(sys.stderr, quiet=quiet))
+        pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
+        with pipeline.of_failure(options.source or "run", partial(click.echo, err=True)):
+            outcome = play(options, Progress(sys.stderr, quiet=quiet))
+        notes = _tell(pipeline, outcome.result, outcome.folder)
         _print(outcome.result, outcome.folder, json_to)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
+        for note in notes:
+            click.echo(note, err=True)
         sys.exit(outcome.result.exit_code)
 
 
@@ -327,17 +363,24 @@ def schema(of: str) -> None:
 @main.command(short_help="Print the table of an earlier run again.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @_option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
-def report(folder: Path, json_to: str | None) -> None:
+@_pipeline_flags
+def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path | None) -> None:
     """Print the table of a result folder, also of a run that was interrupted or killed.
 
     \b
     loadtest report results/quickstart-20260101T120000Z
     loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
+    loadtest report results/before --markdown comment.md
     """
     with _exits():
+        from loadtest.pipeline import Pipeline
         from loadtest.recovery import recovered
 
-        _print(recovered(folder), folder, json_to)
+        result = recovered(folder)
+        notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
+        _print(result, folder, json_to)
+        for note in notes:
+            click.echo(note, err=True)
 
 
 @main.command(short_help="Measure what this machine can carry.")
@@ -379,12 +422,14 @@ def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
     for parameter in ctx.command.params:
         name = parameter.name or ""
         value = flags.get(name)
-        if value is None or not isinstance(parameter, click.Option):
+        if value in (None, ()) or not isinstance(parameter, click.Option):
             continue
         by_flag = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         origin = max(parameter.opts, key=len) if by_flag else str(parameter.envvar)
         if name == "no_stream":
             found["stream"] = Override("false" if value else "true", origin)
+        elif name == "slo":
+            found[name] = Override("\n".join(value), origin)
         else:
             found[name] = Override(str(value), origin)
     loads = [name for name in ("concurrency", "rate", "trace") if name in found]
@@ -400,6 +445,15 @@ def _pair(text: str, separator: str, flag: str, form: str) -> tuple[str, str]:
     if not found or not name.strip() or any(sign in text for sign in "\r\n"):
         raise click.UsageError(f"{flag}: not of the form {form}")
     return name.strip(), value.strip()
+
+
+def _tell(pipeline: "Pipeline", result: "Result", folder: Path) -> list[str]:
+    """Write what the pipeline takes; returns the lines for the end of its log."""
+    from loadtest.reports.cases import cases
+    from loadtest.reports.markdown import markdown
+
+    name = result.conditions.scenario.name
+    return pipeline.tell(name, cases(result), markdown(result, str(folder)), result.started_at)
 
 
 def _print(result: "Result", folder: Path, json_to: str | None) -> None:

@@ -12,8 +12,9 @@ ROOT = Path(__file__).parent.parent
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
     {"cli", "__main__"},
-    {"recovery", "preview"},
-    {"run", "calibrate"},
+    {"recovery", "preview", "pipeline"},
+    {"run", "calibrate", "capacity"},
+    {"sitting"},
     {"engine", "reports"},
     {"forecast"},
     {"plan"},
