@@ -277,7 +277,8 @@ def _value(metric: str, op: Op, text: str) -> float:
         sure, nearly = (0, "0.1%") if metric == "error_rate" else (1, "99.9%")
         if share == sure:
             raise ValueError(f"{metric} {op} {text}: no number of requests proves it; write for example {nearly}")
-        raise ValueError(f"{metric} {op} {text} says nothing: write for example {nearly}")
+        mend = f"1%, if you mean that, or {nearly}" if text == "1" else nearly
+        raise ValueError(f"{metric} {op} {text} says nothing: write {mend}")
     return share
 
 

@@ -87,6 +87,7 @@ class _Builder:
                 max_seq_len=one("server", "max_seq_len"),
             ),
             probe=self._probe(),
+            slo=tuple(one("slo") or ()),
         )
         return scenario, self._sources
 

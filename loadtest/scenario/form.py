@@ -22,6 +22,7 @@ from loadtest.scenario.kinds import (
     Length,
     LocalFile,
     LocalPath,
+    Objective,
     PerSecond,
     PositiveDuration,
     ServerCount,
@@ -41,6 +42,7 @@ from loadtest.workload.model import DataFormat, History, Order, TraceFormat
 
 MAX_STAGES = 100
 MAX_PARTS = 100
+MAX_SLOS = 100
 
 DEFAULTS: dict[str, Any] = {
     "question": "",
@@ -510,6 +512,12 @@ class File(Section):
         description="When the run is to end before its time: METRIC OP VALUE for TIME, with the metric error_rate (of "
         "the requests that finished within the time) or in_flight; without a time it is 5s. Not given: never.",
         examples=["error_rate > 50% for 5s", "in_flight > 500 for 10s"],
+    )
+    slo: Annotated[list[Objective], Field(min_length=1, max_length=MAX_SLOS)] | None = Field(
+        None,
+        description="What every level has to keep to, for a verdict and an exit code: METRIC OP LIMIT, of a percentile "
+        "or mean of a time, error_rate, goodput, or something per second. Not given: there is no verdict.",
+        examples=[["p99(ttft) < 300ms", "error_rate < 0.1%"], ["goodput(ttft < 300ms, tpot < 40ms) >= 99%"]],
     )
 
 

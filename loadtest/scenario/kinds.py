@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from loadtest import abort
+from loadtest import abort, slo
 from loadtest.duration import PATTERN, duration, durations
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
@@ -98,6 +98,17 @@ def abort_on(value: object) -> str:
         raise ValueError("expected a rule such as error_rate > 50% for 5s")
     abort.parse(value)
     return " ".join(value.split())
+
+
+def objective(value: object) -> str:
+    """An expression of ``slo``, as it is written there.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError("expected an expression such as p99(ttft) < 300ms")
+    return slo.parse(value).text
 
 
 def local_path(value: object, info: ValidationInfo[Path]) -> str:
@@ -233,6 +244,7 @@ _LENGTH_SCHEMA = {
     ]
 }
 Length = Annotated[Tokens, PlainValidator(length), WithJsonSchema(_LENGTH_SCHEMA)]
+Objective = Annotated[str, PlainValidator(objective), WithJsonSchema({"type": "string"})]
 AbortRule = Annotated[str, PlainValidator(abort_on), WithJsonSchema({"type": "string"})]
 # no control characters: these texts are printed on terminals and stored in results
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]

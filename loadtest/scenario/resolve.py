@@ -46,6 +46,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "probe_rate": ("probe_stream", "rate"),
     "seed": ("seed",),
     "abort_on": ("abort_on",),
+    "slo": ("slo",),
     "timeout": ("timeouts", "total"),
     "connect_timeout": ("timeouts", "connect"),
     "stall_timeout": ("timeouts", "stall"),
@@ -92,7 +93,8 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
         scenario = scaled(scenario, factor)
         reasons.append(f"played in the small ({scale.origin} {scale.value})")
     if scenario.locked:
-        changes = [override.origin for flag, override in overrides.items() if flag not in alone]
+        # An SLO changes what the figures are held against, and none of them.
+        changes = [override.origin for flag, override in overrides.items() if flag not in alone | {"slo"}]
         reasons += [f"the scenario is locked, and {origin} changed it" for origin in dict.fromkeys(changes)]
     text = write(scenario, sources, f"{scale.origin} {scale.value}" if scale else None)
     return Resolved(scenario, sources, text, _digest(scenario), reasons)
@@ -182,6 +184,8 @@ def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
 
 def _typed(flag: str, text: str) -> Any:
     """The text of a flag as the file would give it."""
+    if flag == "slo":  # one a line; an empty one takes those of the file away
+        return [line.strip() for line in text.split("\n") if line.strip()] or None
     if flag == "tokenizer":
         return os.path.abspath(text)
     if flag in _FILES:
@@ -219,7 +223,7 @@ def _axis_lengths(block: Block) -> list[int]:
 
 def _digest(scenario: Scenario) -> str:
     """See ``Resolved.sha256``."""
-    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None)
+    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None, slo=())
     return hashlib.sha256(msgspec.json.encode(_named(msgspec.to_builtins(anonymous)))).hexdigest()
 
 

@@ -106,6 +106,7 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
         },
     )
     row("abort_on", scenario.abort_on)
+    row("slo", [*scenario.slo] or None)
     width = min(60, max(len(text) for text, _ in rows))
     heading = HEADER + (f"# Scaled by {scale}: other values than stand there.\n" if scale else "")
     return heading + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
