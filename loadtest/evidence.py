@@ -50,13 +50,13 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return self.late / self.n if self.n else math.nan
 
 
-def design_effect(series: "NDArray[np.float64]") -> float:
+def design_effect(series: NDArray[np.float64]) -> float:
     """By what factor the variance of the mean of ``series`` (shape (n,), in order) is that of independent samples.
 
     At least 1. The autocorrelations are summed up to where their pairs are no longer positive, and made decreasing:
     Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, Statistical Science 7, 1992).
     """
-    if len(series) < 4 or not (single := float(np.var(series))):
+    if len(series) < 4 or series.min() == series.max():
         return 1.0
     size = -(-len(series) // _BLOCKS)
     blocks = series[: len(series) // size * size].reshape(-1, size).sum(axis=1)
@@ -66,7 +66,7 @@ def design_effect(series: "NDArray[np.float64]") -> float:
     pairs = autocovariance[: len(autocovariance) // 2 * 2].reshape(-1, 2).sum(axis=1)
     ends = np.flatnonzero(pairs <= 0)
     kept = np.minimum.accumulate(pairs[: max(1, ends[0]) if len(ends) else None])
-    return max(1.0, (2 * float(kept.sum()) - float(autocovariance[0])) / (size * single))
+    return max(1.0, (2 * float(kept.sum()) - float(autocovariance[0])) / (size * float(series.var())))
 
 
 def _fast(least: int) -> int:
@@ -87,9 +87,8 @@ def gate(late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float,
     """
     n, count = len(late), int(np.count_nonzero(late))
     if not n:
-        return Evidence(
-            n=0, late=0, design_effect=1.0, effective_n=0.0, p_pass=1.0, p_fail=1.0, more_needed=sample_floor(p, alpha)
-        )
+        floor = sample_floor(p, alpha)
+        return Evidence(n=0, late=0, design_effect=1.0, effective_n=0.0, p_pass=1.0, p_fail=1.0, more_needed=floor)
     effect = max(_effect(late), 1.0 if samples is None else _body(samples, np.sort(samples)))
     p_pass, p_fail = _tails(count, n, effect, p)
     return Evidence(
@@ -134,6 +133,9 @@ def sample_floor(p: float, alpha: float = ALPHA, late: int = 0) -> int:
     """The fewest requests, independent ones, of which ``late`` late ones still prove a share of at most 1 − ``p``.
 
     The early-stopping rule of MLPerf's LoadGen: the least n with I_p(n − late, late + 1) ≤ alpha.
+
+    Raises:
+        ValueError: no number does, as of a ``p`` of 1.
     """
     found = _first(lambda n: at_most(late, n, 1 - p) <= alpha, late + 1)
     if found is None:
@@ -141,21 +143,11 @@ def sample_floor(p: float, alpha: float = ALPHA, late: int = 0) -> int:
     return found
 
 
-def enough(n: int, p: float, alpha: float = ALPHA) -> bool:
-    """Whether ``n`` requests could prove anything of quantile ``p``: whether n in time would."""
-    return n >= sample_floor(p, alpha)
-
-
-def interval(samples: NDArray[np.float64], p: float, level: float = 0.95) -> tuple[float, float]:
-    """A confidence interval of quantile ``p``, as ``intervals``."""
-    return intervals(samples, (p,), level)[0]
-
-
 def intervals(samples: NDArray[np.float64], ps: Iterable[float], level: float = 0.95) -> list[tuple[float, float]]:
     """A confidence interval of each of the quantiles ``ps`` of ``samples``, (n,) in the order in which they were due.
 
-    Both ends are samples (order statistics), or −infinity and +infinity where there are too few of them to tell; so is
-    an end that falls among failures, which are +infinity.
+    Both ends are samples (order statistics), or −infinity and +infinity where there are too few of them to tell. An end
+    among failures, which are +infinity, is so too.
     """
     ascending = np.sort(samples)
     n, outside = len(samples), (1 - level) / 2
@@ -193,13 +185,11 @@ def _first(holds: Callable[[int], bool], least: int, most: int = _MOST) -> int |
     """The first whole number from ``least`` to ``most`` for which ``holds``, which holds for all beyond it; or None."""
     if holds(least):
         return least
-    low, high = least, least
-    while True:
-        if high >= most:
+    low, high = least, min(2 * least, most)
+    while not holds(high):
+        if high == most:
             return None
         low, high = high, min(2 * high, most)
-        if holds(high):
-            break
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):
