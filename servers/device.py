@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from servers import pages
 from servers.decoder import Dtype
 from servers.errors import StartError
 
@@ -108,6 +109,8 @@ def open_session(graph: bytes | Path, provider: Provider, threads: int, *, cuda_
         where = "" if isinstance(graph, bytes) else f" {graph}"
         raise StartError(f"onnxruntime {onnxruntime.__version__} cannot load{where}: {error}") from error
     check_session(provider, session.get_providers())
+    if provider == "cpu":
+        pages.collapse()
     return session
 
 
