@@ -9,9 +9,9 @@ from loadtest.errors import UsageError
 from loadtest.forecast import Forecast, Prices, Source, forecast
 from loadtest.level import Level
 from loadtest.material import counter, material
-from loadtest.run import resolve, server_options, spoken, unused
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
+from loadtest.sitting import resolve, server_options, spoken, unused
 from loadtest.wire import origin
 
 

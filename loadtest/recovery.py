@@ -13,8 +13,8 @@ from loadtest.level import Level
 from loadtest.records import JOURNAL, Record, read
 from loadtest.repeats import repeats
 from loadtest.result import DataRef, LevelResult, Result, load
-from loadtest.run import RESOLVED
 from loadtest.scenario.model import Scenario
+from loadtest.sitting import RESOLVED
 from loadtest.summary import summarise
 from loadtest.workload.model import Rows, Workload
 

@@ -1,81 +1,20 @@
-"""One run on one screen: scenario -> plan -> target -> engine -> summary -> result."""
+"""One run on one screen: scenario -> sitting -> levels one after the other -> result."""
 
-import contextlib
 import logging
-import random
-import signal
-import time
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from loadtest import __version__, abort, calibration, host, plan, scenario
 from loadtest.caveats import caveats
-from loadtest.endpoints.openai import PATHS, Kind
-from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
-from loadtest.engine.orders import Snapshot, Wiring
-from loadtest.engine.recorder import lasting
-from loadtest.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_INVALID,
-    Aborted,
-    LoadtestError,
-    ResultError,
-    TargetError,
-    UsageError,
-    WorkerLost,
-    worst_exit_code,
-)
-from loadtest.level import Level, LevelRun
-from loadtest.material import Material, material, skipped, sources
+from loadtest.errors import EXIT_INTERRUPTED, EXIT_INVALID, Aborted, LoadtestError, TargetError, worst_exit_code
+from loadtest.level import Level
 from loadtest.progress import Progress
-from loadtest.records import JOURNAL, Record, read
-from loadtest.redact import Redactor, secrets_of
 from loadtest.repeats import repeats
-from loadtest.result import (
-    Conditions,
-    Endpoint,
-    Hardware,
-    LevelResult,
-    Result,
-    ScenarioRef,
-    Tool,
-    not_reached,
-    write,
-)
-from loadtest.scenario.model import Override, Resolved, Scenario
-from loadtest.sizing import sized
-from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
-from loadtest.wire.exchange import TransportName
-from loadtest.wire.origin import basic, parse, user_of
-from loadtest.wire.proxy import Proxy, proxy_for
-from loadtest.wire.tls import Tls
+from loadtest.result import LevelResult, Result, not_reached, write
+from loadtest.sitting import Options, asked_to_stop, resolve, sit
 
-RESOLVED = "scenario.resolved.yaml"
 log = logging.getLogger(__name__)
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked to do. ``url`` of None is the bundled server.
-
-    ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
-    """
-
-    url: str | None
-    source: str | None
-    overrides: dict[str, Override]
-    headers: tuple[tuple[str, str], ...] = ()
-    api_key: str | None = None
-    transport: TransportName | None = None
-    proxy: str | None = None
-    tls: Tls = Tls()
-    labels: dict[str, str] = {}
-    output: Path | None = None
-    workers: int | None = None
-    strict: bool = False
-    command: tuple[str, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -93,65 +32,25 @@ def run(options: Options, progress: Progress) -> Outcome:
         LoadtestError: it could not begin.
     """
     resolved = resolve(options.source, options.overrides)
-    endpoint, bundled = spoken(resolved.scenario), options.url is None
-    headers = _headers(options)
-    query = parse(options.url).query if options.url else ""
-    way = _way(options)
-    hidden = [*headers, *(way.proxy.headers.items() if way.proxy else ())]
-    users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
-    redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, query), *users])
-    interrupts = Interrupts()
-    with (
-        _output_folder(options.output, resolved.scenario.name) as folder,
-        _signals(interrupts),
-        _material(resolved.scenario, bundled, interrupts, progress) as rows,
-    ):
-        levels = plan.levels(resolved.scenario, bundled=bundled, rows=rows)
-        target = _target(options, resolved.scenario, endpoint, levels, headers, folder, way.proxy)
-        workers = options.workers or workers_for(levels)
-        check_budget(levels, workers)
-        with LocalEngine(workers) as engine, contextlib.closing(target):
-            progress.note("starting the bundled server" if bundled else "reaching the target")
-            with interrupts.at_once():
-                facts = target.open()
-                facts = _sized(target, facts, resolved.scenario, endpoint, levels)
-            log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            wiring = _wiring(options, resolved.scenario, endpoint, facts, headers, secrets, folder, way)
-            warned = [*calibration.warning(levels, workers), *skipped(rows)]
-            result = _begun(options, resolved, facts, redact, way, warned)
-            _write_scenario(folder, resolved)
-            played: list[LevelResult] = []
-            write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
-            error: LoadtestError | None = None
-            offset = 0
-            sent: set[int] = set()  # hashes of prompts
-            try:
-                for level in levels:
-                    if interrupts.count:
-                        break
-                    with interrupts.at_once():
-                        if played and (pause_s := resolved.scenario.cooldown_s):
-                            progress.note(f"cooling down for {pause_s:g} s")
-                            time.sleep(pause_s)
-                        target.set_batching(level.batching)
-                    progress.level(level, len(levels))
-                    log.info("level %d: %s", level.index + 1, level.name)
-                    went = engine.play(level, wiring, interrupts, _seen(resolved.scenario.abort_on, progress))
-                    # numpy comes with it, and the run's first request need not wait for that
-                    from loadtest.columns import prompts
-                    from loadtest.summary import summarise
-
-                    records, offset = read(folder / JOURNAL, offset)
-                    played.append(summarise(level, records, went, sent))
-                    sent.update(prompts(records))
-                    write(_so_far(result, played, levels), folder)
-                    target.check()
-                    if error := _ended_badly(level, went, records):
-                        break
-            except LoadtestError as stop:
-                error = stop
-            except KeyboardInterrupt:
-                log.info("interrupted between two levels")
+    with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
+        result, levels, folder = sitting.begun, sitting.levels, sitting.folder
+        played: list[LevelResult] = []
+        write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
+        error: LoadtestError | None = None
+        try:
+            for level in levels:
+                if interrupts.count:
+                    break
+                playing = sitting.play(level, len(levels))
+                played.append(playing.figures)
+                write(_so_far(result, played, levels), folder)
+                sitting.check()
+                if error := playing.error:
+                    break
+        except LoadtestError as stop:
+            error = stop
+        except KeyboardInterrupt:
+            log.info("interrupted between two levels")
         progress.close()
         result = _so_far(result, played, levels)
         codes = [error.exit_code] if error else []
@@ -164,227 +63,10 @@ def run(options: Options, progress: Progress) -> Outcome:
             result,
             complete=len(played) == len(levels) and not interrupts.count and error is None,
             exit_code=worst_exit_code(codes),
-            warnings=[*result.warnings, *([redact(str(error))] if error else [])],
+            warnings=[*result.warnings, *([sitting.redact(str(error))] if error else [])],
         )
         write(result, folder)
     return Outcome(result, folder, error)
-
-
-def _seen(abort_on: str | None, progress: Progress) -> Seen:
-    """What to do with the workers' counts during a level: show them, and see whether the user's rule ends the run."""
-    watch = abort.Watch(abort.parse(abort_on)) if abort_on else None
-
-    def see(at_s: float, workers: Sequence[Snapshot]) -> str | None:
-        progress.counts(workers)
-        if watch is None:
-            return None
-        ok, failed, in_flight = (sum(getattr(w, key) for w in workers) for key in ("ok", "failed", "in_flight"))
-        return watch.see(at_s, ok, failed, in_flight)
-
-    return see
-
-
-def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
-    """The scenario with a seed: where nobody gave one it is drawn now, so that it is recorded like a given one."""
-    resolved = scenario.load(source, overrides)
-    if resolved.scenario.seed is None:
-        drawn = Override(str(random.SystemRandom().randrange(2**31)), "drawn at random")
-        resolved = scenario.load(source, {**overrides, "seed": drawn})
-    return resolved
-
-
-def spoken(asked: Scenario) -> Kind:
-    """The dialect, if it is one that the generator speaks.
-
-    Raises:
-        UsageError: it is none yet.
-    """
-    if asked.endpoint not in PATHS:
-        raise UsageError(
-            f"endpoint {asked.endpoint}: can be planned (loadtest plan) and not be played yet; "
-            f"run speaks {' and '.join(PATHS)}"
-        )
-    return asked.endpoint
-
-
-@contextlib.contextmanager
-def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: Progress) -> Iterator[Material]:
-    """The scenario's files, made ready; the user may end that at once."""
-    with contextlib.ExitStack() as stack:
-        with interrupts.at_once():
-            if sources(asked):
-                progress.note("reading the scenario's files")
-            rows = stack.enter_context(material(asked, bundled=bundled))
-        yield rows
-
-
-def _headers(options: Options) -> tuple[tuple[str, str], ...]:
-    """What every request is to say besides: the user's headers, and who we are."""
-    for name, _ in options.headers:
-        if name.lower() in ("content-length", "transfer-encoding"):
-            raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
-    found = [*options.headers, *([("Authorization", f"Bearer {options.api_key}")] if options.api_key else [])]
-    if user := user_of(options.url or ""):
-        if any(name.lower() == "authorization" for name, _ in found):
-            raise UsageError(
-                "the user name in the URL, and --api-key or -H Authorization, both say who we are; give one of them"
-            )
-        found.append(("Authorization", basic(user)))
-    return tuple(found)
-
-
-class _Way(msgspec.Struct, frozen=True):
-    """How requests get to the target, and what the user should know of that."""
-
-    transport: TransportName
-    proxy: Proxy | None
-    notes: tuple[str, ...]
-
-
-def _way(options: Options) -> _Way:
-    """Decide it, once for the whole run.
-
-    Raises:
-        UsageError: a file is not what it should be, or the transport cannot go that way.
-    """
-    origin = parse(options.url) if options.url else None
-    notes = []
-    if options.tls != Tls():
-        options.tls.context()  # a bad file is told now, and not by a worker
-        if origin is None or origin.scheme != "https":
-            notes.append("--cacert, --cert, --key and --insecure are for https:// and were not used")
-    if options.proxy and origin is None:
-        notes.append("--proxy is for a URL and was not used: the bundled server is on this host")
-    proxy = proxy_for(origin, options.proxy) if origin else None
-    if proxy is not None and options.transport == "fast":
-        raise UsageError(
-            f"--transport fast cannot go through the proxy {proxy.url}: leave it out, or go direct with --proxy ''"
-        )
-    if proxy is not None and options.transport is None:
-        notes.append(f"requests go through the proxy {proxy.url}, and so by the aiohttp transport: no error bar")
-    transport: TransportName = options.transport or ("aiohttp" if proxy else "fast")
-    if transport == "aiohttp":
-        import loadtest.wire.aiohttp_transport  # noqa: F401  # before the workers are forked, so that none loads it
-    return _Way(transport, proxy, tuple(notes))
-
-
-def _target(
-    options: Options, asked: Scenario, endpoint: Kind, levels: Sequence[Level], headers: Sequence[tuple[str, str]],
-    folder: Path, proxy: Proxy | None,
-) -> Target:  # fmt: skip
-    if options.url is not None:
-        paths = tuple(PATHS.values())
-        return GivenURL(options.url, endpoint, asked.model, headers, paths, options.tls, proxy)
-    return BundledServer(server_options(asked, levels), endpoint, folder / "server.log")
-
-
-def server_options(asked: Scenario, levels: Sequence[Level]) -> ServerOptions:
-    """How the bundled server is started to play these levels.
-
-    Raises:
-        UsageError: it cannot do what is asked.
-    """
-    if asked.model is not None:
-        raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
-    server = asked.server
-    largest = max(level.batching.max_batch_size for level in levels if level.batching)
-    slots = largest if server.kv_slots is None else server.kv_slots
-    if slots < largest:
-        raise UsageError(f"server.kv_slots: {slots} slots cannot hold the largest batch of the levels, {largest}")
-    return ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
-
-
-def _wiring(
-    options: Options, asked: Scenario, endpoint: Kind, facts: Facts, headers: tuple[tuple[str, str], ...],
-    secrets: Sequence[str], folder: Path, way: _Way,
-) -> Wiring:  # fmt: skip
-    assert asked.seed is not None
-    return Wiring(
-        url=facts.url,
-        address=facts.address,
-        endpoint=endpoint,
-        model=facts.model,
-        owner=facts.owner,
-        stream=asked.stream,
-        tokens=facts.tokens,
-        headers=headers,
-        secrets=tuple(secrets),
-        timeout_s=asked.timeout_s,
-        connect_timeout_s=asked.connect_timeout_s,
-        stall_timeout_s=asked.stall_timeout_s,
-        journal=str(folder / JOURNAL),
-        seed=asked.seed,
-        max_in_flight=asked.max_in_flight,
-        max_rate_per_s=asked.max_rate_per_s,
-        drop_when_full=asked.when_full == "drop",
-        transport=way.transport,
-        tls=options.tls,
-        proxy=way.proxy,
-    )
-
-
-def _sized(target: Target, facts: Facts, asked: Scenario, endpoint: Kind, levels: Sequence[Level]) -> Facts:
-    """The facts with all that can be found out of the target's tokens, as far as prompts have to be made."""
-    assert asked.seed is not None
-    workloads = [workload for level in levels for workload in level.workloads]
-    made = [workload.corpus for workload in workloads if workload.data is None or workload.prefix is not None]
-    corpora = [*dict.fromkeys([*made, *(None for level in levels if level.probe)])]
-    tokens = sized(target, facts, endpoint, asked.tokenizer, corpora, asked.seed)
-    return msgspec.structs.replace(facts, tokens=tokens)
-
-
-# Flags of the bundled server, by the names that the command line gives their overrides.
-_BUNDLED = ("scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads")
-
-
-def unused(asked: Scenario, overrides: dict[str, Override]) -> list[str]:
-    """What was asked of the bundled server, and does nothing where the target is a URL."""
-    given = [overrides[name].origin for name in _BUNDLED if name in overrides]
-    flags = [origin for origin in given if origin.startswith("-")]  # a variable may be meant for other runs
-    if flags:
-        return [f"set for the bundled server, and so not used here: {', '.join(flags)}"]
-    if any(len(block.scheduler) * len(block.max_batch_size) > 1 for block in asked.levels):
-        return ["the scenario's batching levels are settings of the bundled server and were left out"]
-    return []
-
-
-def _begun(
-    options: Options, resolved: Resolved, facts: Facts, redact: Redactor, way: _Way, warned: Sequence[str]
-) -> Result:
-    """The result as far as it is known before the first request."""
-    asked = resolved.scenario
-    assert asked.seed is not None
-    notes = [*way.notes, *warned, *([] if options.url is None else unused(asked, options.overrides))]
-    tokens = facts.tokens
-    if tokens.kind == "words" and tokens.how and not tokens.fits:
-        notes.append(redact(f"prompts were sized {tokens.how}"))
-    return Result(
-        tool=Tool(name="loadtest", version=__version__),
-        command=redact(" ".join(options.command)),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        seed=asked.seed,
-        complete=False,
-        exit_code=0,
-        conditions=Conditions(
-            endpoint=Endpoint(
-                kind=asked.endpoint,
-                url=redact(facts.url),
-                model=facts.model,
-                address=facts.address,
-                proxy=way.proxy.url if way.proxy else None,
-                transport=way.transport,
-            ),
-            precision=options.labels.get("precision") or facts.precision,
-            software={**host.software(), **facts.software},
-            hardware=Hardware(server=options.labels.get("hardware") or facts.hardware, client=host.description()),
-            scenario=ScenarioRef(name=asked.name, sha256=resolved.sha256),
-            not_comparable=resolved.not_comparable,
-            prompts_sized=redact(facts.tokens.how) or None,
-        ),
-        warnings=notes,
-        labels=options.labels,
-        levels=[],
-    )
 
 
 def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Level]) -> Result:
@@ -393,65 +75,3 @@ def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Leve
     return msgspec.structs.replace(
         result, warnings=[*result.warnings, *dict.fromkeys(found)], levels=every, repeats=repeats(every)
     )
-
-
-def _ended_badly(level: Level, went: LevelRun, records: Sequence[Record]) -> LoadtestError | None:
-    """The reason to play no further level, if there is one."""
-    if went.end == "aborted":
-        return Aborted(f"level {level.name} was ended by --abort-on: {went.reason}")
-    if went.end == "worker_lost":
-        return WorkerLost(f"level {level.name}: {went.reason}; its figures are unsound")
-    refused = [record.error for record in records if record.error is not None and lasting(record.error)]
-    if went.end == "unusable" or (records and len(refused) == len(records)):
-        words = went.reason if went.end == "unusable" else refused[0].message
-        return TargetError(f"the target refused every request: {words}")
-    return None
-
-
-@contextlib.contextmanager
-def _output_folder(asked: Path | None, name: str) -> Iterator[Path]:
-    """A new folder for the result; taken away again if the run could not begin and left nothing in it."""
-    folder = asked or _new_folder(f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    try:
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UsageError(f"the output folder {folder} is not empty; name a new one with -o")
-        existed = folder.is_dir()
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultError(f"cannot make the output folder {folder}: {error.strerror}; name another with -o") from None
-    try:
-        yield folder
-    except BaseException:
-        if not existed and not (folder / RESOLVED).exists():
-            (folder / "server.log").unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something else has come to lie in it: leave it
-                folder.rmdir()
-        raise
-
-
-def _new_folder(name: str) -> Path:
-    """A folder under results/ that is not there yet: two runs may begin within a second."""
-    names = (name, *(f"{name}-{number}" for number in range(2, 100)))
-    return next(folder for name in names if not (folder := Path("results") / name).exists())
-
-
-def _write_scenario(folder: Path, resolved: Resolved) -> None:
-    try:
-        (folder / RESOLVED).write_text(resolved.text, "utf-8")
-    except OSError as error:
-        raise ResultError(f"cannot write {folder / RESOLVED}: {error.strerror}; name another folder with -o") from None
-
-
-@contextlib.contextmanager
-def _signals(interrupts: Interrupts) -> Iterator[None]:
-    """Ctrl-C and SIGTERM ask the run to stop, once to drain, twice at once; restored afterwards."""
-
-    def ask(_signal: int, _frame: object) -> None:
-        interrupts.ask()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
