@@ -198,7 +198,7 @@ def serve(
     from servers.errors import StartError
     from servers.server import Settings, run
 
-    _refuse_others(task)
+    _refuse_others(task, scheduler)
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     batching = Batching(scheduler, max_batch_size, batch_timeout_ms)  # type: ignore[arg-type]
@@ -246,10 +246,15 @@ def serve(
         sys.exit(error.exit_code)
 
 
-def _refuse_others(task: str) -> None:
+def _refuse_others(task: str, scheduler: str) -> None:
     """Refuse what was given and would do nothing."""
-    context = click.get_current_context()
+    _refuse_unless("batch_timeout_ms", "--scheduler", scheduler, ("dynamic", "static"))
     for name, tasks in _FOR.items():
-        if task not in tasks and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            flag = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{flag} is for --task {' and '.join(tasks)}; leave it out with --task {task}")
+        _refuse_unless(name, "--task", task, tasks)
+
+
+def _refuse_unless(name: str, option: str, value: str, needed: tuple[str, ...]) -> None:
+    given = click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+    if given and value not in needed:
+        flag = "--" + name.replace("_", "-")
+        raise click.UsageError(f"{flag} is for {option} {' and '.join(needed)}; leave it out with {option} {value}")
