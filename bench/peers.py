@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servers import builder, decoder, tokenizer
+from servers.device import Provider
 
 Prompts = Sequence[list[int]]
 _SEQUENCES, _CONTEXT = 32, 256  # of llama.cpp's cache: most requests at a time, and tokens of each
 
 
 class Peer(Protocol):
-    """An engine to compare with. Its module is imported when it is made, and may be absent (ImportError)."""
+    """An engine to compare with. Its module is imported when it is made, and may be absent, or not for the device
+    (ImportError)."""
 
     name: str
 
-    def __init__(self, bundle: builder.Built, threads: int, folder: Path) -> None: ...
+    def __init__(self, bundle: builder.Built, provider: Provider, threads: int, folder: Path) -> None: ...
 
     def decode(self, prompts: Prompts, count: int) -> list[float]:
         """Seconds of each step in which all ``prompts`` together get one more token, of ``count`` tokens each."""
@@ -38,14 +40,21 @@ class CTranslate2:
 
     name = "CTranslate2"
 
-    def __init__(self, bundle: builder.Built, threads: int, folder: Path) -> None:
+    def __init__(self, bundle: builder.Built, provider: Provider, threads: int, folder: Path) -> None:
         import ctranslate2
 
+        if provider == "cuda" and not ctranslate2.get_cuda_device_count():
+            raise ImportError("it finds no GPU")
         _write_ctranslate2(bundle.shape, folder)
-        compute_type = {"fp32": "float32", "int8": "int8"}[bundle.dtype]
+        compute_type = {"fp32": "float32", "fp16": "float16", "int8": "int8"}[bundle.dtype]
         self._generator = ctranslate2.Generator(
-            str(folder), device="cpu", compute_type=compute_type, intra_threads=threads, inter_threads=1
+            str(folder), device=provider, compute_type=compute_type, intra_threads=threads, inter_threads=1
         )
+        if provider == "cuda":
+            try:
+                self.answer([tokenizer.BOS], 1)
+            except RuntimeError as error:  # it loads its CUDA libraries when it first needs them
+                raise ImportError(str(error)) from error
 
     def decode(self, prompts: Prompts, count: int) -> list[float]:
         steps: list[float] = []
@@ -87,9 +96,11 @@ class LlamaCpp:
 
     name = "llama.cpp"
 
-    def __init__(self, bundle: builder.Built, threads: int, folder: Path) -> None:
+    def __init__(self, bundle: builder.Built, provider: Provider, threads: int, folder: Path) -> None:
         import llama_cpp
 
+        if provider != "cpu":
+            raise ImportError("it is compared on the CPU only")
         path = folder / "model.gguf"
         _write_gguf(bundle.shape, path)
         self._lib: Any = llama_cpp

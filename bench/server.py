@@ -1,6 +1,6 @@
 """How fast the bundled server is, as ratios to other engines on the same weights, and what its policies are worth.
 
-    python bench/server.py [--quick] [--json FILE] [--threads N]
+    python bench/server.py [--quick] [--json FILE] [--threads N] [--provider cpu|cuda] [--dtype TYPE]
 
 The engine, in turns with a peer that has the same shape, weights, precision and number of threads, by the 20th
 percentile of the times: output tokens/s while 1, 4, 8, 16 or 32 requests decode (32 prompt tokens each) against
@@ -15,6 +15,10 @@ a tail: that percentile again, each policy at 60 % of what it carries in a close
 policies, and they alone, are called overloaded at 85 % of what continuous batching carries.
 
 ``--quick`` (under 50 s) has fewer repetitions, and neither the rows against llama.cpp nor the Poisson ones.
+
+``--provider cuda`` plays all of it in fp16 on the GPU, in under 5 minutes, as the served rows are played once and the
+Poisson ones for 10 s: a GPU answers as many requests in that time. Without one it ends with exit code 3. llama.cpp is
+absent there.
 
 Exit code 0 only if every ratio reaches its goal less 15 %, the noise of a shared machine. A row whose peer is not
 installed does not.
@@ -39,9 +43,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import peers
 
-from servers import builder, tokenizer
+from servers import builder, device, tokenizer
 from servers.batching import Batching
+from servers.decoder import Dtype
 from servers.engine import Engine, Generation, Output
+from servers.errors import StartError
 from servers.metrics import Metrics
 from servers.model import PREFILL_CHUNK, load
 
@@ -64,7 +70,16 @@ PYTHON_LIMIT_US = 60.0
 STALL_GOAL = 1 / 1.6
 SERVED_GOAL, BATCHING_GOAL = 0.9, 2.0
 POISSON_GOAL = 4.0
+POISSON_S: dict[device.Provider, float] = {"cpu": 30.0, "cuda": 10.0}
 NOISE = 0.85
+
+
+class Place(NamedTuple):
+    """Where and how the rows are played."""
+
+    provider: device.Provider
+    dtype: Dtype
+    threads: int
 
 
 class Step(NamedTuple):
@@ -95,9 +110,12 @@ class Session:
 class Ours:
     """The engine, as the server runs it, without HTTP."""
 
-    def __init__(self, bundle: builder.Built, threads: int) -> None:
+    def __init__(self, model: str, place: Place) -> None:
         slots = max(BATCHES)
-        self._model = load(bundle, "cpu", slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=threads)
+        self.bundle = bundle = builder.preset(model, place.dtype)
+        self._model = load(
+            bundle, place.provider, slots=slots, max_seq_len=bundle.shape.max_seq_len, threads=place.threads
+        )
         self._session = self._model._session = Session(self._model._session)
         self._steps: list[Step] = []
         self._left = 0
@@ -237,12 +255,12 @@ def _row(name: str, ours: float, other: float | None, goal: float, *, lower_is_b
     return {key: None if value == math.inf else value for key, value in row.items()}
 
 
-def _engines(ours: Ours, bundle: builder.Built, threads: int, goals: Goals, quick: bool) -> list[dict[str, Any]]:
+def _engines(ours: Ours, place: Place, goals: Goals, quick: bool) -> list[dict[str, Any]]:
     """Decoding against every peer of ``goals``, and a prompt against CTranslate2."""
     rows = []
-    kind = "" if bundle.dtype == "fp32" else f"{bundle.dtype} "
+    kind = "" if place.dtype == "fp32" else f"{place.dtype} "
     with tempfile.TemporaryDirectory() as folder:
-        found = {peer: _found(peer, ours, bundle, threads, Path(folder) / peer.name) for peer in goals}
+        found = {peer: _found(peer, ours, place, Path(folder) / peer.name) for peer in goals}
         present: list[Ours | peers.Peer] = [ours, *filter(None, found.values())]
         for batch in goals[peers.CTranslate2]:
             prompts = [prompt_ids(i, PROMPT) for i in range(batch)]
@@ -258,28 +276,29 @@ def _engines(ours: Ours, bundle: builder.Built, threads: int, goals: Goals, quic
         other = found[peers.CTranslate2]
         pairs = [(ours.prefill(prompt), other.prefill(prompt) if other else 0.0) for _ in range(15 if quick else 35)]
         own_s, other_s = (_undisturbed(each) for each in zip(*pairs, strict=True))
-    goal = PREFILL_GOAL if bundle.dtype == "fp32" else INT8_PREFILL_GOAL
+    goal = INT8_PREFILL_GOAL if place.dtype == "int8" else PREFILL_GOAL
     name = f"{kind}prefill tokens/s, {PREFILL_PROMPT} tokens / {peers.CTranslate2.name}"
     return [*rows, _row(name, PREFILL_PROMPT / own_s, PREFILL_PROMPT / other_s if other else None, goal)]
 
 
-def _found(kind: type[peers.Peer], ours: Ours, bundle: builder.Built, threads: int, folder: Path) -> peers.Peer | None:
-    """The peer, seen to give the same answer, or None where it is not installed."""
+def _found(kind: type[peers.Peer], ours: Ours, place: Place, folder: Path) -> peers.Peer | None:
+    """The peer, seen to give the same answer (in fp32: less is rounded by each its own way), or None where it is not
+    installed, or not for this device."""
     folder.mkdir()
     try:
-        peer = kind(bundle, threads, folder)
+        peer = kind(ours.bundle, place.provider, place.threads, folder)
     except ImportError as error:
         print(f"{kind.name} is absent: {error}", file=sys.stderr)
         return None
     prompt = prompt_ids(0, PROMPT)
-    if bundle.dtype == "fp32" and ours.answer(prompt, 8) != peer.answer(prompt, 8):
+    if place.dtype == "fp32" and ours.answer(prompt, 8) != peer.answer(prompt, 8):
         raise RuntimeError(f"{kind.name} answers otherwise from the same weights: the comparison is not like for like")
     return peer
 
 
-def _python(rounds: int) -> dict[str, Any]:
+def _python(place: Place, rounds: int) -> dict[str, Any]:
     """By the tiny model, whose weights leave the processor's caches to Python."""
-    ours = Ours(builder.preset("tiny", "fp32"), 1)
+    ours = Ours("tiny", place._replace(threads=1))
     prompts = [prompt_ids(i, PROMPT) for i in range(MAX_BATCH)]
     try:
         seconds = [each for _ in range(rounds) for each in ours.python(prompts, STEPS)]
@@ -296,9 +315,10 @@ def _stall(ours: Ours, rounds: int) -> dict[str, Any]:
     return _row(name, 1e3 * min(gaps), 1e3 * min(parts), STALL_GOAL, lower_is_better=True)
 
 
-def _loadtest(threads: int, measured_s: float, warmup_s: float, *arguments: str) -> list[dict[str, Any]]:
+def _loadtest(place: Place, measured_s: float, warmup_s: float, *arguments: str) -> list[dict[str, Any]]:
     """The levels in the result of a ``loadtest run`` of the bundled server."""
-    command = [sys.executable, *"-m loadtest run -q --json - --provider cpu".split(), "--threads", str(threads)]
+    command = [sys.executable, *"-m loadtest run -q --json -".split()]
+    command += ["--provider", place.provider, "--dtype", place.dtype, "--threads", str(place.threads)]
     command += ["--max-batch-size", str(MAX_BATCH), "--seed", str(SEED), *arguments]
     command += ["-d", f"{warmup_s + measured_s}s", "--warmup", f"{warmup_s}s"]
     with tempfile.TemporaryDirectory() as folder:
@@ -320,18 +340,18 @@ def _ttft_p99_s(level: dict[str, Any]) -> float:
     return math.inf if p99_ms is None else float(p99_ms) / 1e3
 
 
-def _over_http(ours: Ours, threads: int, quick: bool) -> list[dict[str, Any]]:
+def _over_http(ours: Ours, place: Place, quick: bool) -> list[dict[str, Any]]:
     """Closed loops, by the medians of several rounds."""
     seconds, warmup_s = (2.0, 0.5) if quick else (8.0, 1.0)
     crowd = MAX_BATCH * 3 // 2  # so that a place does not stand empty while its client asks for the next answer
     asked = ("--input-tokens", str(SERVED_PROMPT), "--output-tokens", f"uniform{ANSWER}", "--endpoint", "completions")
     shares: list[tuple[float, float]] = []
     policies: list[list[dict[str, Any]]] = []
-    for _ in range(1 if quick else 3):
-        (crowded,) = _loadtest(threads, seconds, warmup_s, "--scheduler", "continuous", "-c", str(crowd), *asked)
+    for _ in range(1 if quick or place.provider == "cuda" else 3):
+        (crowded,) = _loadtest(place, seconds, warmup_s, "--scheduler", "continuous", "-c", str(crowd), *asked)
         shares.append((crowded["throughput"]["output_tokens_per_s"], ours.closed_loop(seconds, warmup_s, crowd)))
         every = "continuous,none,dynamic,static"
-        policies.append(_loadtest(threads, seconds, warmup_s, "--scheduler", every, "-c", str(MAX_BATCH), *asked))
+        policies.append(_loadtest(place, seconds, warmup_s, "--scheduler", every, "-c", str(MAX_BATCH), *asked))
     served, alone = (statistics.median(each) for each in zip(*shares, strict=True))
     rates = [[level["throughput"]["output_tokens_per_s"] for level in levels] for levels in policies]
     together, single, *_ = (statistics.median(each) for each in zip(*rates, strict=True))
@@ -344,22 +364,23 @@ def _over_http(ours: Ours, threads: int, quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _poisson(threads: int) -> list[dict[str, Any]]:
+def _poisson(place: Place) -> list[dict[str, Any]]:
     """Open loops at a share of what was carried in a closed one."""
     policies = ("continuous", "dynamic", "static")
     every = ("--scheduler", ",".join(policies), *TAIL)
-    levels = _loadtest(threads, 30.0, 3.0, "-c", str(MAX_BATCH), *every)
+    seconds = POISSON_S[place.provider]
+    levels = _loadtest(place, seconds, 3.0, "-c", str(MAX_BATCH), *every)
     carried = {each: level["rates"]["completed_per_s"] for each, level in zip(policies, levels, strict=True)}
     waits, right = {}, 0
     for policy, rate in carried.items():
-        (level,) = _loadtest(threads, 30.0, 2.0, "-r", f"{0.6 * rate:.2f}", "--scheduler", policy, *TAIL)
+        (level,) = _loadtest(place, seconds, 2.0, "-r", f"{0.6 * rate:.2f}", "--scheduler", policy, *TAIL)
         waits[policy] = _ttft_p99_s(level)
         right += _called(level, "ok")
     own_wait = waits.pop("continuous")
     name = "p99 TTFT at 60 % of its own capacity, continuous / {}, s"
     rows = [_row(name.format(each), own_wait, wait, POISSON_GOAL, lower_is_better=True) for each, wait in waits.items()]
     rate = 0.85 * carried["continuous"]
-    levels = _loadtest(threads, 30.0, 2.0, "-r", f"{rate:.2f}", "--grace", "2s", *every)
+    levels = _loadtest(place, seconds, 2.0, "-r", f"{rate:.2f}", "--grace", "2s", *every)
     for policy, level in zip(policies, levels, strict=True):
         right += _called(level, "ok" if policy == "continuous" else "overloaded")
     name = "levels rightly called overloaded or not, at 60 and 85 %"
@@ -372,33 +393,57 @@ def _called(level: dict[str, Any], status: str) -> bool:
     return bool(level["status"] == status)
 
 
+def _places(provider: str, dtype: Dtype | None, threads: int) -> list[Place]:
+    """One for each precision; the first is that of the rows that are played in one only.
+
+    Raises:
+        StartError: there is no such device here, or it does not run that precision.
+    """
+    where = device.choose(provider, None if provider == "cpu" else device.why_no_cuda())
+    known = device.DTYPES[where]
+    if dtype is not None and dtype not in known:
+        raise StartError(f"--dtype {dtype}: {where} runs {' or '.join(known)} only")
+    if where == "cuda":
+        device.load_cuda_libraries()
+    return [Place(where, each, threads) for each in ([dtype] if dtype else known)]
+
+
+def _rows(places: list[Place], quick: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for place in places:
+        ours = Ours("demo", place)
+        if place == places[0]:
+            weights = f"{ours.bundle.shape.parameters / 1e6:.1f}M weights"
+            print(f"demo, {weights}, {place.provider}, {place.dtype} unless said, {place.threads} thread(s)")
+            print(f"{'':54} {'ours':>9} {'other':>9} {'ratio':>7}")
+        try:
+            goals = INT8 if place.dtype == "int8" else CTRANSLATE2 if quick else CTRANSLATE2 | LLAMA_CPP
+            rows += _engines(ours, place, goals, quick)
+            if place == places[0]:
+                rows.append(_python(place, 10))
+                rows.append(_stall(ours, 2 if quick else 12))
+                rows += _over_http(ours, place, quick)
+        finally:
+            ours.close()
+    return rows if quick else rows + _poisson(places[0])
+
+
 def main() -> int:
     """Run all rows; 0 if each is ok."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and rows, under 50 s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     parser.add_argument("--threads", type=int, default=1, help="threads of each engine (default 1)")
+    parser.add_argument("--provider", choices=("auto", *device.PROVIDERS), default="cpu", help="default cpu")
+    parser.add_argument(
+        "--dtype", choices=("fp32", "fp16", "int8"), help="precision of all rows (default: fp32 and int8, on CUDA fp16)"
+    )
     options = parser.parse_args()
-    quick, threads = options.quick, options.threads
-    bundle = builder.preset("demo", "fp32")
-    print(f"demo, {bundle.shape.parameters / 1e6:.1f}M weights, fp32 unless said, {threads} thread(s)")
-    print(f"{'':54} {'ours':>9} {'other':>9} {'ratio':>7}")
-    ours = Ours(bundle, threads)
     try:
-        rows = _engines(ours, bundle, threads, CTRANSLATE2 if quick else CTRANSLATE2 | LLAMA_CPP, quick)
-        rows.append(_python(10))
-        rows.append(_stall(ours, 2 if quick else 12))
-        rows += _over_http(ours, threads, quick)
-    finally:
-        ours.close()
-    int8 = builder.preset("demo", "int8")
-    ours = Ours(int8, threads)
-    try:
-        rows += _engines(ours, int8, threads, INT8, quick)
-    finally:
-        ours.close()
-    if not quick:
-        rows += _poisson(threads)
+        rows = _rows(_places(options.provider, options.dtype, options.threads), options.quick)
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     if options.json:
         options.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
     return 0 if all(row["ok"] for row in rows) else 1
