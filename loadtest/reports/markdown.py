@@ -33,7 +33,7 @@ _SIGNS: dict[Outcome, str] = {
     "PASS": "✅", "FAIL": "❌", "INCONCLUSIVE": "❔", "INVALID": "⛔", "ERROR": "❌", "SKIPPED": "➖",
 }  # fmt: skip
 _WORST_FIRST: tuple[Outcome, ...] = ("ERROR", "INVALID", "FAIL", "INCONCLUSIVE", "PASS", "SKIPPED")
-_SPECIAL = {ord(sign): f"&#{ord(sign)};" for sign in r"&<>\|`*_[]()~$!"}
+_SPECIAL = {ord(sign): f"&#{ord(sign)};" for sign in r"&<>\|`*_[]~$"}
 # Takes no room, and keeps apart what would become a link, a mention or a reference.
 _NOTHING = "\u200b"
 
