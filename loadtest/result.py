@@ -392,6 +392,9 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Annotated[Sessions | None, _says("null: there are no conversations")] = None
     models: Annotated[list[ModelPart], _says("where a workload asks several; empty: none does")] = []
     probe: Annotated[ProbeResult | None, _says("null: there is no probe stream")] = None
+    extends: Annotated[
+        str | None, _says("name of the level that this one plays on, as it was inconclusive; its slo rests on both")
+    ] = None
 
 
 class Across(msgspec.Struct, frozen=True, kw_only=True):
@@ -423,6 +426,55 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str] = []
 
 
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One level of a search for capacity, as the SLOs of that search judge it."""
+
+    load: float
+    outcome: VerdictName
+    resolved: Annotated[bool, _says("false: cut short, invalid, or too short to prove anything; it is no bound")]
+    nearness: Annotated[
+        float | None,
+        _says("of the worst SLO, value ÷ limit or what stands for it: above 1 it is beyond; null: not measured"),
+    ]
+    level: Annotated[int, Meta(ge=0, description="place in levels[]")]
+
+
+class RawPeak(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest throughput at any load tried, whatever the latency."""
+
+    output_tokens_per_s: Annotated[float | None, _says("null: tokens are unknown, and it is that of requests")]
+    requests_per_s: float
+    load: float
+
+
+class Usable(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the capacity may be planned with: passed × (1 − reserve) × (replicas − lost)."""
+
+    reserve: float
+    replicas: int
+    lost: int
+    value: Annotated[float | None, _says("null: no load passed")]
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one search found."""
+
+    axis: Literal["rate", "concurrency"]
+    setting: Annotated[str, _says("batching, model and lengths, where there are several; empty: there is one")]
+    tier: Annotated[str, _says("name of this set of SLOs, where there are several; empty: there is one")]
+    slo: list[str]
+    bracket: Annotated[
+        tuple[float | None, float | None],
+        _says("highest load that passed in enough trials, and the lowest that did not; null: none"),
+    ]
+    trials: list[Trial]
+    raw_peak: RawPeak | None
+    usable: Usable
+    cliff: Annotated[bool, _says("far within the limits at the one end of the bracket and far beyond at the other")]
+    ended: Annotated[str, _says("why the search went no further")]
+    statement: Annotated[str, _says("the whole of it in words, with every condition")]
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of loadtest."""
 
@@ -440,7 +492,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     levels: list[LevelResult]
     repeats: Annotated[list[Repeat], _says("over the levels played several times; empty: there are none")] = []
     verdict: Verdict = Verdict()
-    capacity: Annotated[dict[str, Any] | None, _says("the highest load that held the SLOs")] = None
+    capacity: Annotated[
+        Capacity | None, _says("the highest load that kept the SLOs; of several searches the first tier's highest")
+    ] = None
+    capacities: Annotated[list[Capacity], _says("each search, where there are several; empty: there was one")] = []
 
 
 def data_of(workloads: Iterable[model.Workload]) -> list[DataRef]:

@@ -47,9 +47,10 @@ _MOST_MORE = 10**9
 
 
 class Played(NamedTuple):
-    """One playing of a level: all its records in any order, and how it went (None: only the journal is left)."""
+    """One playing of a level: figures, all its records in any order, and how it went (None: only these are left)."""
 
     level: Level
+    figures: LevelResult
     records: Sequence[Record]
     run: LevelRun | None
 
@@ -138,15 +139,16 @@ def _some(names: Iterable[str]) -> str:
 # A level ------------------------------------------------------------------------------------------------------
 
 
-def judge(figures: LevelResult, played: Sequence[Played], slos: Sequence[Slo], looks: int = 1) -> LevelResult:
+def judge(played: Sequence[Played], slos: Sequence[Slo], looks: int = 1) -> LevelResult:
     """The figures with confidence intervals, goodput, and a verdict for each of ``slos`` that is of this level.
 
-    ``figures`` are those of the first of ``played``; further ones extend it, and the evidence of all is taken together.
+    They are those of the first of ``played``; further ones extend it, and the evidence of all is taken together.
     ``looks``: at how many points such a verdict may be reached, which share the chance of an error among them.
     """
+    figures = played[0].figures
     own = [slo for slo in slos if slo.scope.is_of(figures.name)]
     windows = [_window(each) for each in played]
-    found = [_verdict(slo, limits_of(slos), figures, played[0].level, windows, ALPHA / looks) for slo in own]
+    found = [_verdict(slo, limits_of(slos), played, windows, ALPHA / looks) for slo in own]
     latency = figures.latency
     for name in ("ttft", "ttfat", "e2e", "tpot"):
         metric = _with_interval(getattr(latency, f"{name}_ms"), windows[0], name)
@@ -177,17 +179,19 @@ def _window(played: Played) -> _Window:
 
 
 def _verdict(
-    slo: Slo, limits: Sequence[Limit], figures: LevelResult, level: Level, windows: Sequence[_Window], alpha: float
+    slo: Slo, limits: Sequence[Limit], played: Sequence[Played], windows: Sequence[_Window], alpha: float
 ) -> SloResult:
-    chosen = [window.only(slo.scope, level) for window in windows]
+    chosen = [window.only(slo.scope, played[0].level) for window in windows]
+    unsound = [reason for each in played for reason in each.figures.client.reasons]
+    states = {each.figures.status for each in played}
     found = _judgement(slo, slo.limits or limits, chosen, alpha)
     verdict, reason = found.verdict, found.reason
-    if not figures.client.valid:
-        verdict, reason = "INVALID", "; ".join(figures.client.reasons)
-    elif figures.status == "overloaded" and (slo.unit == "ms" or slo.metric == "goodput") and verdict != "FAIL":
+    if unsound:
+        verdict, reason = "INVALID", "; ".join(dict.fromkeys(unsound))
+    elif "overloaded" in states and (slo.unit == "ms" or slo.metric == "goodput") and verdict != "FAIL":
         verdict = "FAIL"
         reason = f"the queue kept growing: at this load no limit on a time is kept for long. So far {reason}"
-    elif figures.status not in ("ok", "overloaded") and verdict == "PASS":
+    elif states - {"ok", "overloaded"} and verdict == "PASS":
         verdict, reason = "INCONCLUSIVE", f"the level ended early. Until then {reason}"
     return SloResult(
         expression=slo.text,

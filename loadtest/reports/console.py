@@ -7,6 +7,7 @@ from io import StringIO
 from itertools import groupby, pairwise
 
 from loadtest.errors import EXIT_INTERRUPTED
+from loadtest.reports import verdict
 from loadtest.reports.column import Column
 from loadtest.reports.figures import (
     FEW,
@@ -52,6 +53,11 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     if not result.complete:
         what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
         page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
+    if result.verdict.outcome is not None:
+        page.paragraphs([verdict.headline(result)], style=verdict.STYLES[result.verdict.outcome])
+        if slos := verdict.columns(result):
+            page.table(slos, [])
+        page.paragraphs(verdict.reasons(result), style="yellow", hanging=2)
     shown = page.table(level_columns(levels), _sections(levels)) if levels else []
     for beside in tables(result):
         shown += page.table(beside, [])

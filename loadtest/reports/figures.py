@@ -67,7 +67,7 @@ def failed(e2e: Metric) -> int:
 
 def load(level: LevelResult) -> str:
     """The load, and which of several playings of it this is."""
-    return f"{level.load}{level.name.removeprefix(setting(level))}"
+    return f"{level.load}{level.name.removeprefix(setting(level))}{' (more)' if level.extends else ''}"
 
 
 def failure(kind: str, status: int | None = None) -> str:

@@ -1,0 +1,52 @@
+"""The verdict as a person reads it first: the answer, each SLO beside what was measured, and why. Pure."""
+
+from collections import Counter
+
+from loadtest.reports.cases import interval, measured
+from loadtest.reports.column import Column
+from loadtest.reports.figures import plain
+from loadtest.result import LevelResult, Result, SloResult, VerdictName
+
+STYLES: dict[VerdictName, str] = {
+    "PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold red",
+}  # fmt: skip
+_WORST_FIRST: tuple[VerdictName, ...] = ("INVALID", "FAIL", "INCONCLUSIVE", "PASS")
+
+
+def headline(result: Result) -> str:
+    """The verdict of the whole run in a line, which must have one."""
+    counts = Counter(slo.verdict for level in result.levels for slo in level.slo)
+    several = ", ".join(f"{counts[name]} {name}" for name in _WORST_FIRST if counts[name])
+    return f"{result.verdict.outcome}" + (f" · {several}" if counts.total() > 1 else "")
+
+
+def columns(result: Result) -> list[Column]:
+    """A row for each SLO of each level, the worst first; none without an SLO."""
+    rows = _rows(result)
+    if not rows:
+        return []
+    levels = [Column("level", [plain(level.name) for level, _ in rows], "setup")] if len(result.levels) > 1 else []
+    return [
+        Column("verdict", [slo.verdict for _, slo in rows], "setup"),
+        Column("SLO", [plain(slo.expression) for _, slo in rows], "setup"),
+        *levels,
+        Column("measured", [measured(slo) for _, slo in rows]),
+        Column("95 % interval", [interval(slo) for _, slo in rows], drop=1),
+        Column("n", [f"{slo.n:,}" for _, slo in rows], drop=0),
+    ]
+
+
+def reasons(result: Result) -> list[str]:
+    """Why SLOs did not pass, once for those with the same reason."""
+    alike: dict[str, list[str]] = {}
+    for level, slo in _rows(result):
+        if slo.verdict != "PASS":
+            name = f"{level.name}: {slo.expression}" if len(result.levels) > 1 else slo.expression
+            alike.setdefault(f"{slo.verdict}, {slo.reason}", []).append(name)
+    said = [f"{plain(', '.join(names))}: {plain(why)}" for why, names in alike.items()]
+    return said or [plain(why) for why in result.verdict.reasons]
+
+
+def _rows(result: Result) -> list[tuple[LevelResult, SloResult]]:
+    rows = [(level, slo) for level in result.levels for slo in level.slo]
+    return sorted(rows, key=lambda row: _WORST_FIRST.index(row[1].verdict))
