@@ -12,19 +12,19 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadtest import measures
-from loadtest.columns import Bounds, Columns, Floats, Mask, Requests
+from loadtest.columns import Columns, Floats, Mask, Requests
 from loadtest.duration import span
 from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
 from loadtest.result import Goodput, LevelResult, Metric, SloResult, Verdict, VerdictName
-from loadtest.slo import STREAMED, Limit, Scope, Slo, limits_of
+from loadtest.slo import STREAMED, Limit, Slo, limits_of
 from loadtest.stats import DECIMALS, PERCENTILES, rank, significant
 from loadtest.summary import window_of
 from loadtest.tails import at_least, at_most
+from loadtest.window import Window, arrived, due_times
 
 T = TypeVar("T", bound=np.generic)
 
@@ -37,8 +37,6 @@ OnInconclusive = Literal["report", "fail", "extend"]
 _HOLDS: dict[str, Callable[[Any, float], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-# A rate's interval is that of the means of so many equal parts of the window; of long ones, of whole seconds.
-_FEWEST_PARTS, _MOST_PARTS = 20, 200
 # Below this, requests say as good as what independent ones would, and there is nothing to explain.
 _CLUSTERED = 1.5
 _CONFIDENCE = 0.95
@@ -53,37 +51,6 @@ class Played(NamedTuple):
     figures: LevelResult
     records: Sequence[Record]
     run: LevelRun | None
-
-
-class _Window(NamedTuple):
-    """The requests of one playing, with the stretch that is judged and which of them belong to it."""
-
-    requests: Requests
-    inside: Mask
-    bounds: Bounds
-
-    def only(self, scope: Scope, level: Level) -> "_Window":
-        """Those of a scope."""
-        if (scope.turn, scope.workload, scope.model) == (None, None, None):
-            return self
-        places = {place for place, workload in enumerate(level.workloads) if workload.name == scope.workload}
-        chosen = [
-            scope.turn in (None, r.turn)
-            and (scope.workload is None or r.workload in places)
-            and scope.model in (None, level.model if r.model is None else r.model)
-            for r in self.requests.records
-        ]
-        own = self.requests.only(chosen)
-        return _Window(own, own.columns.belonging_to(self.bounds), self.bounds)
-
-    @property
-    def due(self) -> int:
-        """How many belong to it."""
-        return int(np.count_nonzero(self.inside))
-
-    def in_order(self, values: NDArray[T], chosen: Mask) -> NDArray[T]:
-        """The ``values`` of the chosen ones, in the order in which they became due."""
-        return values[chosen][np.argsort(self.requests.columns.intended[chosen], kind="stable")]
 
 
 class _Judgement(NamedTuple):
@@ -171,15 +138,15 @@ def unjudged(figures: LevelResult, slos: Iterable[Slo]) -> LevelResult:
     return msgspec.structs.replace(figures, slo=found)
 
 
-def _window(played: Played) -> _Window:
+def _window(played: Played) -> Window:
     records = [record for record in played.records if not record.probe]
     columns = Columns.of(records)
     stretch = window_of(played.level, columns, played.run)
-    return _Window(Requests(records, columns), columns.belonging_to(stretch), stretch)
+    return Window(Requests(records, columns), columns.belonging_to(stretch), stretch)
 
 
 def _verdict(
-    slo: Slo, limits: Sequence[Limit], played: Sequence[Played], windows: Sequence[_Window], alpha: float
+    slo: Slo, limits: Sequence[Limit], played: Sequence[Played], windows: Sequence[Window], alpha: float
 ) -> SloResult:
     chosen = [window.only(slo.scope, played[0].level) for window in windows]
     unsound = [reason for each in played for reason in each.figures.client.reasons]
@@ -212,7 +179,7 @@ def _end(value: float) -> float | None:
 # The judgement ------------------------------------------------------------------------------------------------
 
 
-def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[_Window], alpha: float) -> _Judgement:
+def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[Window], alpha: float) -> _Judgement:
     due = sum(window.due for window in windows)
     if not due:
         of = f" of {slo.scope}" if str(slo.scope) else ""
@@ -226,11 +193,11 @@ def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[_Window], al
     if slo.metric == "error_rate":
         late = np.concatenate([window.in_order(~window.requests.columns.ok, window.inside) for window in windows])
         evidence = gate(late, None, 1 - slo.limit, alpha)
-        ci = _share_interval(evidence)
+        ci = share_interval(evidence)
         return _by(evidence, 1 - slo.limit, evidence.share_late, ci, "due requests failed", windows, alpha)
     samples = np.concatenate([_worst(window, limits) for window in windows])
     evidence = gate(samples > 1, samples, slo.limit, alpha)
-    low, high = _share_interval(evidence)
+    low, high = share_interval(evidence)
     what = "due requests failed or missed a limit"
     return _by(evidence, slo.limit, 1 - evidence.share_late, (1 - high, 1 - low), what, windows, alpha)
 
@@ -244,23 +211,8 @@ def _late(samples: Floats, op: str, limit: float) -> Mask:
     return late
 
 
-def _samples(window: _Window, metric: str) -> tuple[Floats, Floats]:
-    """The times of the window's requests in order, failures without end; and the same with those not measured so, too.
-
-    A good answer without a TPOT had no two tokens to take time between, and is in neither.
-    """
-    columns = window.requests.columns
-    values = np.round(measures.times(columns)[metric], DECIMALS)
-    missing = np.isnan(values)
-    failed = measures.failures(columns)[metric]
-    values = np.where(failed | missing, np.inf, values)
-    known = window.inside & (failed | (columns.ok & ~missing))
-    whole = known if metric == "tpot" else known | (window.inside & columns.ok)
-    return window.in_order(values, known), window.in_order(values, whole)
-
-
-def _percentile(slo: Slo, windows: Sequence[_Window], p: float, alpha: float) -> _Judgement:
-    both = [_samples(window, slo.metric) for window in windows]
+def _percentile(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judgement:
+    both = [due_times(window, slo.metric) for window in windows]
     known, whole = (np.concatenate(each) for each in zip(*both, strict=True))
     if not len(known):
         return _nothing(f"no answer had a {slo.metric}")
@@ -275,7 +227,7 @@ def _percentile(slo: Slo, windows: Sequence[_Window], p: float, alpha: float) ->
     return found._replace(verdict="INCONCLUSIVE", reason=why)
 
 
-def _gaps(slo: Slo, windows: Sequence[_Window], p: float, alpha: float) -> _Judgement:
+def _gaps(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judgement:
     """Gaps cluster in a request that is slow, and where the server stalls: the worse of both counts."""
     pooled = [_gaps_in_order(window) for window in windows]
     by_request, by_time = (np.concatenate(each) for each in zip(*pooled, strict=True))
@@ -292,7 +244,7 @@ def _gaps(slo: Slo, windows: Sequence[_Window], p: float, alpha: float) -> _Judg
     return _by(evidence, p, value, ci, "gaps between tokens were longer", windows, alpha, each)
 
 
-def _gaps_in_order(window: _Window) -> tuple[Floats, Floats]:
+def _gaps_in_order(window: Window) -> tuple[Floats, Floats]:
     """The gaps of the window's good requests, by the order of the requests and by that in which they ended."""
     records, columns = window.requests
     good = np.flatnonzero(window.inside & columns.ok & ~columns.in_one_burst)
@@ -308,7 +260,7 @@ def _gaps_in_order(window: _Window) -> tuple[Floats, Floats]:
     return gaps, gaps[np.argsort(ended, kind="stable")]
 
 
-def _worst(window: _Window, limits: Sequence[Limit]) -> Floats:
+def _worst(window: Window, limits: Sequence[Limit]) -> Floats:
     """Of each of the window's requests in order, how many times its limits it took at worst: above 1 it missed one.
 
     A limit on a time that it cannot have had, the TPOT of a single token, does not apply to it; one on what was not
@@ -328,11 +280,11 @@ def _worst(window: _Window, limits: Sequence[Limit]) -> Floats:
     return window.in_order(np.where(columns.ok, worst, np.inf), window.inside)
 
 
-def _mean(slo: Slo, windows: Sequence[_Window], alpha: float) -> _Judgement:
+def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
     if slo.metric == "itl":
         samples = np.concatenate([_gaps_in_order(window)[0] for window in windows])
     else:
-        samples = np.concatenate([_samples(window, slo.metric)[0] for window in windows])
+        samples = np.concatenate([due_times(window, slo.metric)[0] for window in windows])
     n, failed = len(samples), int(np.count_nonzero(np.isinf(samples)))
     if not n:
         return _nothing(f"no answer had a {slo.metric}")
@@ -344,8 +296,8 @@ def _mean(slo: Slo, windows: Sequence[_Window], alpha: float) -> _Judgement:
     return _against(slo, float(samples.mean()), samples, n, windows, alpha)
 
 
-def _rate(slo: Slo, windows: Sequence[_Window], alpha: float) -> _Judgement:
-    amounts = [_arrived(window, slo.metric) for window in windows]
+def _rate(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
+    amounts = [arrived(window, slo.metric) for window in windows]
     if not amounts or any(each is None for each in amounts):
         return _nothing(f"no answer had what {slo.metric} is counted in, or there was no window")
     parts = [each for each in amounts if each is not None]
@@ -356,53 +308,11 @@ def _rate(slo: Slo, windows: Sequence[_Window], alpha: float) -> _Judgement:
     return _against(slo, value, series, due, windows, alpha)
 
 
-def _arrived(window: _Window, metric: str) -> tuple[float, Floats] | None:
-    """What arrived per second: exactly over the window, and in equal parts of it, tokens spread over their answer."""
-    stretch, columns = window.bounds, window.requests.columns
-    if stretch.length_s is None:
-        return None
-    parts = min(max(round(stretch.length_s), _FEWEST_PARTS), _MOST_PARTS)
-    edges = np.linspace(stretch.start, stretch.end, parts + 1)
-    if metric == "requests_per_s":
-        ended = columns.intended[columns.ok & window.inside]
-        return len(ended) / stretch.length_s, np.histogram(ended, edges)[0] * parts / stretch.length_s
-    whole = getattr(measures.throughput(window.requests, stretch), metric)
-    if whole is None:
-        return None
-    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
-    last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
-    output = np.where(columns.streamed, columns.events, 0.0) if metric == "events_per_s" else columns.output_tokens
-    amounts = [_spread(np.nan_to_num(output), first, last, columns.ok, edges)]
-    if metric == "total_tokens_per_s":
-        amounts.append(_spread(np.nan_to_num(columns.input_tokens), first, first, columns.ok, edges))
-    return whole, np.sum(amounts, axis=0) * parts / stretch.length_s
-
-
-def _spread(amounts: Floats, first: Floats, last: Floats, ok: Mask, edges: Floats) -> Floats:
-    """How much of ``amounts`` arrived between two edges each, if they came evenly from ``first`` to ``last``."""
-    amounts, first, last = amounts[ok], first[ok], last[ok]
-    long = last > first
-    speed = amounts[long] / (last - first)[long]
-    arrived = _line(first[long], speed, edges) - _line(last[long], speed, edges)
-    found: Floats = np.diff(arrived) + np.histogram(first[~long], edges, weights=amounts[~long])[0]
-    return found
-
-
-def _line(begins: Floats, speed: Floats, edges: Floats) -> Floats:
-    """The sum, at each of ``edges``, of lines that rise with ``speed`` from where each ``begins``."""
-    order = np.argsort(begins)
-    at = np.searchsorted(begins[order], edges, side="right")
-    speeds = np.concatenate([[0.0], np.cumsum(speed[order])])
-    offsets = np.concatenate([[0.0], np.cumsum((speed * begins)[order])])
-    found: Floats = speeds[at] * edges - offsets[at]
-    return found
-
-
 # Verdicts -----------------------------------------------------------------------------------------------------
 
 
 def _by(
-    evidence: Evidence, p: float, value: float, ci: tuple[float, float], what: str, windows: Sequence[_Window],
+    evidence: Evidence, p: float, value: float, ci: tuple[float, float], what: str, windows: Sequence[Window],
     alpha: float, each: float = 1.0,
 ) -> _Judgement:  # fmt: skip
     """The verdict on a share of at most 1 − ``p``; ``each`` is how many samples one request makes."""
@@ -420,7 +330,7 @@ def _by(
     return _undecided(value, ci, n, f"{reason}: not enough to be sure", more, windows)
 
 
-def _against(slo: Slo, value: float, series: Floats, n: int, windows: Sequence[_Window], alpha: float) -> _Judgement:
+def _against(slo: Slo, value: float, series: Floats, n: int, windows: Sequence[Window], alpha: float) -> _Judgement:
     """The verdict on a mean or a rate: by the confidence interval of the mean of ``series``, in order of time."""
     confidence = 1 - 2 * alpha
     low, high = mean_interval(series, confidence)
@@ -438,7 +348,7 @@ def _against(slo: Slo, value: float, series: Floats, n: int, windows: Sequence[_
 
 
 def _undecided(
-    value: float, ci: tuple[float, float] | None, n: int, why: str, more: int | None, windows: Sequence[_Window]
+    value: float, ci: tuple[float, float] | None, n: int, why: str, more: int | None, windows: Sequence[Window]
 ) -> _Judgement:
     due, seconds = sum(window.due for window in windows), sum(window.bounds.length_s or 0.0 for window in windows)
     if more is None or more > _MOST_MORE:
@@ -454,7 +364,7 @@ def _about(number: float) -> str:
     return f"{float(f'{number:.2g}'):,.0f}"
 
 
-def _share_interval(evidence: Evidence) -> tuple[float, float]:
+def share_interval(evidence: Evidence) -> tuple[float, float]:
     """A confidence interval of the share that is late: Clopper and Pearson's, of the effective counts."""
     outside = (1 - _CONFIDENCE) / 2
     n, late = evidence.effective_n, evidence.late / evidence.design_effect
@@ -475,7 +385,7 @@ def _first_share(holds: Callable[[float], bool]) -> float:
 # Beside the verdicts ------------------------------------------------------------------------------------------
 
 
-def _with_interval(metric: Metric, window: _Window, name: str) -> Metric:
+def _with_interval(metric: Metric, window: Window, name: str) -> Metric:
     samples = window.in_order(measures.times(window.requests.columns)[name], window.inside & window.requests.columns.ok)
     samples = np.round(samples[~np.isnan(samples)], DECIMALS)
     found = intervals(samples, [float(p) for p in PERCENTILES.values()], _CONFIDENCE)
@@ -483,7 +393,7 @@ def _with_interval(metric: Metric, window: _Window, name: str) -> Metric:
     return msgspec.structs.replace(metric, ci95=ends or None)
 
 
-def _goodput(window: _Window, limits: Sequence[Limit]) -> Goodput | None:
+def _goodput(window: Window, limits: Sequence[Limit]) -> Goodput | None:
     if not limits or not window.due:
         return None
     good = int(np.count_nonzero(_worst(window, limits) <= 1))

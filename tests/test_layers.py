@@ -32,6 +32,7 @@ FLOORS = [
         "reconcile",
         "faults",
         "verdict",
+        "window",
         "result",
         "repeats",
     },
@@ -56,7 +57,7 @@ FLOORS = [
 PURE = {
     "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
     "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
-    "redact", "errors", "forecast", "slo", "verdict",
+    "redact", "errors", "forecast", "slo", "verdict", "window",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
