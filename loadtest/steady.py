@@ -13,6 +13,7 @@ _SHARE = 0.03
 _CHANCE_STEPS = 2.5
 _CHANCE_COUNT = 2.0
 _FASTER = 1.25
+_LASTING = 0.25
 
 
 def steady_from(series: NDArray[np.float64]) -> int | None:
@@ -38,8 +39,9 @@ def drifting(due: NDArray[np.float64], done: NDArray[np.float64], start: float, 
     """Whether requests that were due and not done piled up between ``start`` and ``end``: an open loop is overloaded.
 
     Their number grew by a share of what became due, and by more than its own ups and downs and those of a Poisson count
-    explain: a queue that only fluctuates steps back as often as it steps forward. And it grew faster than what becomes
-    due, for where the rate rises, so do the requests that are being answered.
+    explain: a queue that only fluctuates steps back as often as it steps forward. It did not stop growing at half time,
+    as the number of answers under way does where each takes long. And it grew faster than what becomes due, for where
+    the rate rises, so do the requests that are being answered.
 
     Args:
         due: when each became due, in any order; shape (n,).
@@ -57,4 +59,5 @@ def drifting(due: NDArray[np.float64], done: NDArray[np.float64], start: float, 
     quarter = _STEPS // 4
     early, lately = int(arrived[quarter] - arrived[0]), int(arrived[-1] - arrived[-1 - quarter])
     faster = int(waiting[-1]) * early > _FASTER * int(waiting[quarter]) * lately
-    return faster and growth > max(_SHARE * arrivals, by_chance)
+    lasting = int(waiting[-1] - waiting[_STEPS // 2]) > _LASTING * growth
+    return faster and lasting and growth > max(_SHARE * arrivals, by_chance)

@@ -59,6 +59,13 @@ def test_requests_that_never_ended_are_waiting() -> None:
     assert drifting(due, done, 0.0, 1000.0)
 
 
+def test_answers_that_take_long_are_not_a_queue() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        due = np.sort(rng.uniform(0, 30, 600))
+        assert not drifting(due, due + 10 * np.exp(0.2 * rng.standard_normal(600)), 3.0, 30.0)
+
+
 def test_a_rising_rate_is_not_a_queue() -> None:
     due = 1000 * np.sqrt(np.linspace(0, 1, 20_000))  # the rate rises from nothing
     assert not drifting(due, due + 50, 100.0, 1000.0)
