@@ -170,6 +170,13 @@ def main() -> None:
 @_option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM).")
 @_option("--key", metavar="FILE", help="https: its key, if that is not in the same file.")
 @_option("--insecure", is_flag=True, help="https: take any certificate of the server.")
+@_option(
+    "--on-inconclusive",
+    type=click.Choice(["report", "fail", "extend"]),
+    default="report",
+    help="What an SLO is that the requests do not decide: exit 98, exit 99, or a level to be played once more, after "
+    "which it is 98 or decided. [default: report]",
+)
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
 @click.option(
     "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
@@ -184,7 +191,8 @@ def run(
     ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
     json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, strict: bool, quiet: bool,
     verbose: int, transport: Literal["fast", "aiohttp"] | None, proxy: str | None, cacert: str | None,
-    cert: str | None, key: str | None, insecure: bool, junit: Path | None, markdown: Path | None,
+    cert: str | None, key: str | None, insecure: bool, on_inconclusive: Literal["report", "fail", "extend"],
+    junit: Path | None, markdown: Path | None,
     **scenario_flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -221,6 +229,7 @@ def run(
             output=output,
             workers=workers,
             strict=strict,
+            on_inconclusive=on_inconclusive,
             command=("loadtest", *map(shlex.quote, sys.argv[1:])),
         )
         _can_write(json_to)

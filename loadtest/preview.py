@@ -11,7 +11,7 @@ from loadtest.level import Level
 from loadtest.material import counter, material
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
-from loadtest.sitting import resolve, server_options, spoken, unused
+from loadtest.sitting import objectives, resolve, server_options, spoken, unused
 from loadtest.wire import origin
 
 
@@ -57,7 +57,11 @@ def preview(
 
 def _refusals(asked: Scenario, levels: Sequence[Level], workers: int, bundled: bool) -> Iterator[str]:
     """Why ``run`` would not begin, as far as that is known before the target is reached."""
-    checks: list[Callable[[], object]] = [lambda: spoken(asked), lambda: check_budget(levels, workers)]
+    checks: list[Callable[[], object]] = [
+        lambda: spoken(asked),
+        lambda: objectives(asked, levels),
+        lambda: check_budget(levels, workers),
+    ]
     if bundled:
         checks.append(lambda: server_options(asked, levels))
     for check in checks:

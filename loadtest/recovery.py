@@ -9,13 +9,16 @@ import msgspec
 from loadtest import plan, scenario
 from loadtest.caveats import caveats
 from loadtest.columns import prompts
+from loadtest.judgement import Played, judge
 from loadtest.level import Level
 from loadtest.records import JOURNAL, Record, read
 from loadtest.repeats import repeats
 from loadtest.result import DataRef, LevelResult, Result, load
 from loadtest.scenario.model import Scenario
 from loadtest.sitting import RESOLVED
+from loadtest.slo import parse, tightest_ms
 from loadtest.summary import summarise
+from loadtest.verdict import overall
 from loadtest.workload.model import Rows, Workload
 
 
@@ -33,12 +36,14 @@ def recovered(folder: Path) -> Result:
     by_level: dict[int, list[Record]] = defaultdict(list)
     for record in read(folder / JOURNAL)[0]:
         by_level[record.level].append(record)
-    levels = _levels(scenario.load(str(folder / RESOLVED), {}).scenario, result)
+    asked = scenario.load(str(folder / RESOLVED), {}).scenario
+    levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]
     found: dict[int, LevelResult] = {}
     sent: set[int] = set()
     for index in sorted(by_level):
         if index in missing:
-            found[index] = summarise(levels[index], by_level[index], None, sent)
+            figures = summarise(levels[index], by_level[index], None, sent, tightest_ms(slos))
+            found[index] = judge([Played(levels[index], figures, by_level[index], None)], slos)
         sent.update(prompts(by_level[index]))
     every = [found.get(index, level) for index, level in enumerate(result.levels)]
     sized = result.conditions.prompts_sized
@@ -46,6 +51,7 @@ def recovered(folder: Path) -> Result:
         result,
         levels=every,
         repeats=repeats(every),
+        verdict=overall(every, complete=False),
         warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized))],
     )
 
@@ -66,7 +72,7 @@ def _levels(asked: Scenario, result: Result) -> list[Level]:
             warmup_s=planned.window.warmup_s,
             workloads=_with_rows(level.workloads, planned.workload.data),
         )
-        for level, planned in zip(levels, result.levels, strict=True)
+        for level, planned in zip(levels, result.levels, strict=False)  # extensions come after those that were planned
     ]
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import msgspec
 
 from loadtest.caveats import caveats
-from loadtest.errors import EXIT_INTERRUPTED, EXIT_INVALID, Aborted, LoadtestError, TargetError, worst_exit_code
+from loadtest.errors import EXIT_INTERRUPTED, Aborted, LoadtestError, TargetError, worst_exit_code
 from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.repeats import repeats
 from loadtest.result import LevelResult, Result, not_reached, write
 from loadtest.sitting import Options, asked_to_stop, resolve, sit
+from loadtest.slo import Slo
+from loadtest.verdict import exit_code, overall, unjudged
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,12 @@ def run(options: Options, progress: Progress) -> Outcome:
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
         result, levels, folder = sitting.begun, sitting.levels, sitting.folder
         played: list[LevelResult] = []
-        write(_so_far(result, played, levels), folder)  # what is killed from here on can be recovered
+        extensions: list[LevelResult] = []
+
+        def so_far() -> Result:
+            return _so_far(result, played, extensions, levels, sitting.slos)
+
+        write(so_far(), folder)  # what is killed from here on can be recovered
         error: LoadtestError | None = None
         try:
             for level in levels:
@@ -43,25 +50,35 @@ def run(options: Options, progress: Progress) -> Outcome:
                     break
                 playing = sitting.play(level, len(levels))
                 played.append(playing.figures)
-                write(_so_far(result, played, levels), folder)
+                write(so_far(), folder)
                 sitting.check()
                 if error := playing.error:
                     break
+                if options.on_inconclusive == "extend" and _would_decide(playing.figures) and not interrupts.count:
+                    played[-1], more = sitting.extend(level, playing, len(levels) + len(extensions))
+                    extensions.append(more.figures)
+                    write(so_far(), folder)
+                    sitting.check()
+                    if error := more.error:
+                        break
         except LoadtestError as stop:
             error = stop
         except KeyboardInterrupt:
             log.info("interrupted between two levels")
         progress.close()
-        result = _so_far(result, played, levels)
+        complete = len(played) == len(levels) and not interrupts.count and error is None
+        result = so_far()
+        verdict = overall(result.levels, complete=complete, strict=options.strict, inconclusive=options.on_inconclusive)
         codes = [error.exit_code] if error else []
         if not isinstance(error, Aborted):  # which says it better
-            tried = [level for level in played if level.counts.scheduled > level.counts.never_sent]
+            tried = [level for level in result.levels if level.counts.scheduled > level.counts.never_sent]
             codes += [TargetError.exit_code for level in tried if not level.counts.ok]
-        codes += [EXIT_INVALID for level in played if options.strict and not level.client.valid]
+        codes.append(exit_code(verdict))
         codes += [EXIT_INTERRUPTED] if interrupts.count else []
         result = msgspec.structs.replace(
             result,
-            complete=len(played) == len(levels) and not interrupts.count and error is None,
+            complete=complete,
+            verdict=verdict,
             exit_code=worst_exit_code(codes),
             warnings=[*result.warnings, *([sitting.redact(str(error))] if error else [])],
         )
@@ -69,9 +86,22 @@ def run(options: Options, progress: Progress) -> Outcome:
     return Outcome(result, folder, error)
 
 
-def _so_far(result: Result, played: Sequence[LevelResult], levels: Sequence[Level]) -> Result:
-    found = [text for level in played for text in caveats(level, result.conditions.prompts_sized)]
-    every = [*played, *(not_reached(level) for level in levels[len(played) :])]
+def _so_far(
+    result: Result, played: Sequence[LevelResult], extensions: Sequence[LevelResult], levels: Sequence[Level],
+    slos: Sequence[Slo],
+) -> Result:  # fmt: skip
+    found = [text for level in (*played, *extensions) for text in caveats(level, result.conditions.prompts_sized)]
+    missing = [unjudged(not_reached(level), slos) for level in levels[len(played) :]]
+    every = [*played, *missing, *extensions]
     return msgspec.structs.replace(
-        result, warnings=[*result.warnings, *dict.fromkeys(found)], levels=every, repeats=repeats(every)
+        result,
+        warnings=[*result.warnings, *dict.fromkeys(found)],
+        levels=every,
+        repeats=repeats(every),
+        verdict=overall(every, complete=False),
     )
+
+
+def _would_decide(level: LevelResult) -> bool:
+    """Whether more requests are likely to settle what is open."""
+    return any(slo.more_requests is not None for slo in level.slo)

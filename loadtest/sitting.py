@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtest import __version__, abort, calibration, host, plan, scenario
+from loadtest import __version__, abort, calibration, host, plan, scenario, slo
 from loadtest.endpoints.openai import PATHS, Kind
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
@@ -29,7 +29,9 @@ from loadtest.redact import Redactor, secrets_of
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
+from loadtest.slo import Slo, tightest_ms
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.verdict import OnInconclusive, refusals
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import basic, parse, user_of
 from loadtest.wire.proxy import Proxy, proxy_for
@@ -57,6 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     output: Path | None = None
     workers: int | None = None
     strict: bool = False
+    on_inconclusive: OnInconclusive = "report"
     command: tuple[str, ...] = ()
 
 
@@ -72,14 +75,18 @@ class Playing(NamedTuple):
 class Sitting:
     """A target and the workers that play levels against it, one after the other, into one folder.
 
-    ``levels`` are those of the scenario; ``begun`` is the result as far as it was known before the first request.
+    ``levels`` are those of the scenario, ``slos`` what they have to keep to, and ``begun`` is the result as far as it
+    was known before the first request. ``looks``: at how many points a level may get its verdict.
     """
 
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: LocalEngine, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
+        slos: Sequence[Slo], looks: int,
     ) -> None:  # fmt: skip
         self.levels = levels
+        self.slos = slos
+        self._looks = looks
         self.folder = folder
         self.begun = begun
         self.redact = redact
@@ -94,7 +101,9 @@ class Sitting:
         self._sent: set[int] = set()  # hashes of prompts
 
     def play(self, level: Level, count: int) -> Playing:
-        """Play ``level``, of ``count`` in all, to its end or an interruption; all its records are in the journal.
+        """Play ``level``, of ``count`` in all, to its end or an interruption, and judge it.
+
+        All its records are in the journal.
 
         Raises:
             LoadtestError: it could not be played.
@@ -110,13 +119,33 @@ class Sitting:
         went = self._engine.play(level, self._wiring, self._interrupts, _seen(self._asked.abort_on, self._progress))
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
+        from loadtest.judgement import Played, judge
         from loadtest.summary import summarise
 
         self._played += 1
         records, self._offset = read(self.folder / JOURNAL, self._offset)
-        figures = summarise(level, records, went, self._sent)
+        figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
+        figures = judge([Played(level, figures, records, went)], self.slos, self._looks)
         self._sent.update(prompts(records))
         return Playing(figures, records, went, _ended_badly(level, went, records))
+
+    def extend(self, level: Level, first: Playing, index: int) -> tuple[LevelResult, Playing]:
+        """Play ``level`` once more, as that of ``index``: the ``first`` figures judged by both, and the second playing.
+
+        Raises:
+            LoadtestError: it could not be played.
+            KeyboardInterrupt: the user asked to stop before it began.
+        """
+        longer = msgspec.structs.replace(level, index=index, name=f"{level.name} (more)")
+        second = self.play(longer, index + 1)
+        from loadtest.judgement import Played, judge
+
+        both = [
+            Played(level, first.figures, first.records, first.went),
+            Played(longer, second.figures, second.records, second.went),
+        ]
+        figures = msgspec.structs.replace(second.figures, slo=[], extends=level.name)
+        return judge(both, self.slos, self._looks), second._replace(figures=figures)
 
     def check(self) -> None:
         """Raise if the target is known to have died."""
@@ -143,6 +172,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         _material(asked, bundled, interrupts, progress) as rows,
     ):
         levels = plan.levels(asked, bundled=bundled, rows=rows)
+        slos = objectives(asked, levels)
         target = _target(options, asked, endpoint, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
@@ -156,7 +186,10 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
             begun = _begun(options, resolved, facts, redact, way, warned)
             _write_scenario(folder, resolved)
-            yield Sitting(levels, folder, begun, redact, target, engine, wiring, asked, interrupts, progress)
+            looks = 2 if options.on_inconclusive == "extend" else 1
+            yield Sitting(
+                levels, folder, begun, redact, target, engine, wiring, asked, interrupts, progress, slos, looks
+            )
 
 
 @contextlib.contextmanager
@@ -196,6 +229,18 @@ def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
         drawn = Override(str(random.SystemRandom().randrange(2**31)), "drawn at random")
         resolved = scenario.load(source, {**overrides, "seed": drawn})
     return resolved
+
+
+def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
+    """What the levels have to keep to.
+
+    Raises:
+        UsageError: no run of them could tell whether they do.
+    """
+    slos = [slo.parse(text) for text in asked.slo]
+    if found := refusals(slos, levels, asked.endpoint, stream=asked.stream):
+        raise UsageError("\n  ".join(found))
+    return slos
 
 
 def spoken(asked: Scenario) -> Kind:

@@ -32,6 +32,7 @@ FLOORS = [
         "reconcile",
         "faults",
         "verdict",
+        "judgement",
         "window",
         "result",
         "repeats",
@@ -57,7 +58,7 @@ FLOORS = [
 PURE = {
     "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
     "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
-    "redact", "errors", "forecast", "slo", "verdict", "window",
+    "redact", "errors", "forecast", "slo", "verdict", "judgement", "window",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

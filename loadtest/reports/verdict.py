@@ -17,7 +17,11 @@ def headline(result: Result) -> str:
     """The verdict of the whole run in a line, which must have one."""
     counts = Counter(slo.verdict for level in result.levels for slo in level.slo)
     several = ", ".join(f"{counts[name]} {name}" for name in _WORST_FIRST if counts[name])
-    return f"{result.verdict.outcome}" + (f" · {several}" if counts.total() > 1 else "")
+    outcome = result.verdict.outcome
+    told = f" · {several}" if counts.total() > 1 else ""
+    if outcome == "FAIL" and not counts["FAIL"]:
+        told += " · what is not decided counts as failed (--on-inconclusive fail)"
+    return f"{outcome}{told}"
 
 
 def columns(result: Result) -> list[Column]:

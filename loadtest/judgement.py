@@ -1,0 +1,345 @@
+"""Whether a level kept its SLOs. Pure.
+
+A limit on the time of requests is one on a share of them: p99(ttft) < 300 ms says that at most 1 % of those that became
+due are later or fail. ``evidence`` tells whether so few, or so many, prove it; this room makes a verdict of it.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadtest import measures
+from loadtest.columns import Columns, Floats, Mask, Requests
+from loadtest.duration import span
+from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
+from loadtest.level import Level, LevelRun
+from loadtest.records import Record
+from loadtest.result import Goodput, LevelResult, Metric, SloResult, VerdictName
+from loadtest.slo import Limit, Slo, limits_of
+from loadtest.stats import DECIMALS, PERCENTILES, rank, significant
+from loadtest.summary import window_of
+from loadtest.tails import at_least, at_most
+from loadtest.window import Window, arrived, due_times
+
+_HOLDS: dict[str, Callable[[Any, float], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+# Below this, requests say as good as what independent ones would, and there is nothing to explain.
+_CLUSTERED = 1.5
+_CONFIDENCE = 0.95
+# Nobody waits for so many more requests.
+_MOST_MORE = 10**9
+
+
+class Played(NamedTuple):
+    """One playing of a level: figures, all its records in any order, and how it went (None: only these are left)."""
+
+    level: Level
+    figures: LevelResult
+    records: Sequence[Record]
+    run: LevelRun | None
+
+
+class _Judgement(NamedTuple):
+    """A verdict by the figures alone."""
+
+    value: float | None
+    ci: tuple[float, float] | None
+    n: int
+    verdict: VerdictName
+    reason: str
+    more_requests: int | None = None
+
+
+# A level ------------------------------------------------------------------------------------------------------
+
+
+def judge(played: Sequence[Played], slos: Sequence[Slo], looks: int = 1) -> LevelResult:
+    """The figures with confidence intervals, goodput, and a verdict for each of ``slos`` that is of this level.
+
+    They are those of the first of ``played``; further ones extend it, and the evidence of all is taken together.
+    ``looks``: at how many points such a verdict may be reached, which share the chance of an error among them.
+    """
+    figures = played[0].figures
+    own = [slo for slo in slos if slo.scope.is_of(figures.name)]
+    windows = [_window(each) for each in played]
+    found = [_verdict(slo, limits_of(slos), played, windows, ALPHA / looks) for slo in own]
+    latency = figures.latency
+    for name in ("ttft", "ttfat", "e2e", "tpot"):
+        metric = _with_interval(getattr(latency, f"{name}_ms"), windows[0], name)
+        latency = msgspec.structs.replace(latency, **{f"{name}_ms": metric})
+    goodput = _goodput(windows[0], limits_of(slos) or tuple(limit for slo in own for limit in slo.limits))
+    rates = msgspec.structs.replace(figures.rates, good_per_s=goodput.per_s) if goodput else figures.rates
+    return msgspec.structs.replace(figures, slo=found, latency=latency, goodput=goodput, rates=rates)
+
+
+def _window(played: Played) -> Window:
+    records = [record for record in played.records if not record.probe]
+    columns = Columns.of(records)
+    stretch = window_of(played.level, columns, played.run)
+    return Window(Requests(records, columns), columns.belonging_to(stretch), stretch)
+
+
+def _verdict(
+    slo: Slo, limits: Sequence[Limit], played: Sequence[Played], windows: Sequence[Window], alpha: float
+) -> SloResult:
+    chosen = [window.only(slo.scope, played[0].level) for window in windows]
+    unsound = [reason for each in played for reason in each.figures.client.reasons]
+    states = {each.figures.status for each in played}
+    found = _judgement(slo, slo.limits or limits, chosen, alpha)
+    verdict, reason = found.verdict, found.reason
+    if unsound:
+        verdict, reason = "INVALID", "; ".join(dict.fromkeys(unsound))
+    elif "overloaded" in states and (slo.unit == "ms" or slo.metric == "goodput") and verdict != "FAIL":
+        verdict = "FAIL"
+        reason = f"the queue kept growing: at this load no limit on a time is kept for long. So far {reason}"
+    elif states - {"ok", "overloaded"} and verdict == "PASS":
+        verdict, reason = "INCONCLUSIVE", f"the level ended early. Until then {reason}"
+    return SloResult(
+        expression=slo.text,
+        unit=slo.unit,
+        value=None if found.value is None or not math.isfinite(found.value) else significant(found.value),
+        ci=None if found.ci is None else (_end(found.ci[0]), _end(found.ci[1])),
+        n=found.n,
+        verdict=verdict,
+        reason=reason,
+        more_requests=found.more_requests if verdict == "INCONCLUSIVE" else None,
+    )
+
+
+def _end(value: float) -> float | None:
+    return significant(value) if math.isfinite(value) else None
+
+
+# The judgement ------------------------------------------------------------------------------------------------
+
+
+def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[Window], alpha: float) -> _Judgement:
+    due = sum(window.due for window in windows)
+    if not due:
+        of = f" of {slo.scope}" if str(slo.scope) else ""
+        return _nothing(f"no request{of} was due in the window")
+    if slo.unit == "per_s":
+        return _rate(slo, windows, alpha)
+    if slo.metric == "itl" and slo.quantile is not None:
+        return _gaps(slo, windows, slo.quantile, alpha)
+    if slo.unit == "ms":
+        return _mean(slo, windows, alpha) if slo.quantile is None else _percentile(slo, windows, slo.quantile, alpha)
+    if slo.metric == "error_rate":
+        late = np.concatenate([window.in_order(~window.requests.columns.ok, window.inside) for window in windows])
+        evidence = gate(late, None, 1 - slo.limit, alpha)
+        ci = share_interval(evidence)
+        return _by(evidence, 1 - slo.limit, evidence.share_late, ci, "due requests failed", windows, alpha)
+    samples = np.concatenate([_worst(window, limits) for window in windows])
+    evidence = gate(samples > 1, samples, slo.limit, alpha)
+    low, high = share_interval(evidence)
+    what = "due requests failed or missed a limit"
+    return _by(evidence, slo.limit, 1 - evidence.share_late, (1 - high, 1 - low), what, windows, alpha)
+
+
+def _nothing(why: str) -> _Judgement:
+    return _Judgement(None, None, 0, "INCONCLUSIVE", f"nothing to judge by: {why}")
+
+
+def _late(samples: Floats, op: str, limit: float) -> Mask:
+    late: Mask = ~_HOLDS[op](samples, limit)
+    return late
+
+
+def _percentile(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judgement:
+    both = [due_times(window, slo.metric) for window in windows]
+    known, whole = (np.concatenate(each) for each in zip(*both, strict=True))
+    if not len(known):
+        return _nothing(f"no answer had a {slo.metric}")
+    evidence = gate(_late(known, slo.op, slo.limit), known, p, alpha)
+    value = float(np.sort(known)[rank(Fraction(str(p)), len(known)) - 1])
+    ci = intervals(known, [p], _CONFIDENCE)[0]
+    found = _by(evidence, p, value, ci, "due requests were late or failed", windows, alpha)
+    unknown = len(whole) - len(known)
+    if found.verdict != "PASS" or not unknown or gate(_late(whole, slo.op, slo.limit), whole, p, alpha).p_pass <= alpha:
+        return found
+    why = f"{found.reason}; but {unknown:,} good answers had no {slo.metric}, and with them late it would not hold"
+    return found._replace(verdict="INCONCLUSIVE", reason=why)
+
+
+def _gaps(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judgement:
+    """Gaps cluster in a request that is slow, and where the server stalls: the worse of both counts."""
+    pooled = [_gaps_in_order(window) for window in windows]
+    by_request, by_time = (np.concatenate(each) for each in zip(*pooled, strict=True))
+    if not len(by_request):
+        return _nothing("no answer had two events with tokens that did not arrive together")
+    evidence = max(
+        (gate(_late(gaps, slo.op, slo.limit), gaps, p, alpha) for gaps in (by_request, by_time)),
+        key=lambda found: found.design_effect,
+    )
+    value = float(np.sort(by_request)[rank(Fraction(str(p)), len(by_request)) - 1])
+    ends = [intervals(gaps, [p], _CONFIDENCE)[0] for gaps in (by_request, by_time)]
+    ci = min(low for low, _ in ends), max(high for _, high in ends)
+    each = len(by_request) / sum(window.due for window in windows)
+    return _by(evidence, p, value, ci, "gaps between tokens were longer", windows, alpha, each)
+
+
+def _gaps_in_order(window: Window) -> tuple[Floats, Floats]:
+    """The gaps of the window's good requests, by the order of the requests and by that in which they ended."""
+    records, columns = window.requests
+    good = np.flatnonzero(window.inside & columns.ok & ~columns.in_one_burst)
+    good = good[np.argsort(columns.intended[good], kind="stable")]
+    each = [np.asarray(records[index].itl_ms or (), dtype=np.float64) for index in good.tolist()]
+    if not each:
+        return np.empty(0), np.empty(0)
+    gaps = np.concatenate(each).round(DECIMALS)
+    sizes = np.array([len(own) for own in each])
+    since = np.concatenate([[0.0], np.cumsum(gaps)])
+    before = since[np.cumsum(sizes) - sizes]
+    ended = np.repeat(columns.first_token[good] - before, sizes) + since[1:]
+    return gaps, gaps[np.argsort(ended, kind="stable")]
+
+
+def _worst(window: Window, limits: Sequence[Limit]) -> Floats:
+    """Of each of the window's requests in order, how many times its limits it took at worst: above 1 it missed one.
+
+    A limit on a time that it cannot have had, the TPOT of a single token, does not apply to it; one on what was not
+    measured is missed.
+    """
+    columns = window.requests.columns
+    found = measures.times(columns)
+    worst = np.zeros(len(columns.ok))
+    for limit in limits:
+        values = np.round(found[limit.metric], DECIMALS)
+        taken = np.where(np.isnan(values), np.inf, values / limit.limit)
+        if limit.metric == "tpot":
+            taken = np.where(np.isnan(values) & (columns.output_tokens < 2), 0.0, taken)
+        if limit.op == "<":
+            taken = np.where(taken == 1, np.nextafter(1.0, 2.0), taken)
+        worst = np.maximum(worst, taken)
+    return window.in_order(np.where(columns.ok, worst, np.inf), window.inside)
+
+
+def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
+    if slo.metric == "itl":
+        samples = np.concatenate([_gaps_in_order(window)[0] for window in windows])
+    else:
+        samples = np.concatenate([due_times(window, slo.metric)[0] for window in windows])
+    n, failed = len(samples), int(np.count_nonzero(np.isinf(samples)))
+    if not n:
+        return _nothing(f"no answer had a {slo.metric}")
+    if failed:
+        why = (
+            f"{failed:,} of {n:,} requests failed, and no mean over them has an end; a percentile has, with error_rate"
+        )
+        return _Judgement(None, None, n, "FAIL", why)
+    return _against(slo, float(samples.mean()), samples, n, windows, alpha)
+
+
+def _rate(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
+    amounts = [arrived(window, slo.metric) for window in windows]
+    if not amounts or any(each is None for each in amounts):
+        return _nothing(f"no answer had what {slo.metric} is counted in, or there was no window")
+    parts = [each for each in amounts if each is not None]
+    series = np.concatenate([rates for _, rates in parts])
+    seconds = [window.bounds.length_s or 0.0 for window in windows]
+    value = sum(mean * length for (mean, _), length in zip(parts, seconds, strict=True)) / sum(seconds)
+    due = sum(window.due for window in windows)
+    return _against(slo, value, series, due, windows, alpha)
+
+
+# Verdicts -----------------------------------------------------------------------------------------------------
+
+
+def _by(
+    evidence: Evidence, p: float, value: float, ci: tuple[float, float], what: str, windows: Sequence[Window],
+    alpha: float, each: float = 1.0,
+) -> _Judgement:  # fmt: skip
+    """The verdict on a share of at most 1 − ``p``; ``each`` is how many samples one request makes."""
+    n, allowed = evidence.n, math.floor((1 - p) * evidence.n + 1e-9)
+    reason = f"{evidence.late:,} of {n:,} {what}, {allowed:,} are allowed"
+    if evidence.p_pass <= alpha:
+        return _Judgement(value, ci, n, "PASS", reason)
+    if evidence.p_fail <= alpha:
+        return _Judgement(value, ci, n, "FAIL", f"{reason}; that is more than chance explains")
+    if evidence.design_effect >= _CLUSTERED:
+        reason += (
+            f"; they come in clusters, so all of them say as much as {_about(evidence.effective_n)} independent ones"
+        )
+    more = None if evidence.more_needed is None else math.ceil(evidence.more_needed / each)
+    return _undecided(value, ci, n, f"{reason}: not enough to be sure", more, windows)
+
+
+def _against(slo: Slo, value: float, series: Floats, n: int, windows: Sequence[Window], alpha: float) -> _Judgement:
+    """The verdict on a mean or a rate: by the confidence interval of the mean of ``series``, in order of time."""
+    confidence = 1 - 2 * alpha
+    low, high = mean_interval(series, confidence)
+    if not math.isfinite(high - low):
+        return _undecided(value, None, n, "too little was measured to tell how sure it is", None, windows)
+    ci = mean_interval(series, _CONFIDENCE)
+    kept = _HOLDS[slo.op](low, slo.limit)
+    if kept == _HOLDS[slo.op](high, slo.limit):
+        said = f"all of its {confidence * 100:.3g} % confidence interval is {'within' if kept else 'beyond'} the limit"
+        return _Judgement(value, ci, n, "PASS" if kept else "FAIL", said)
+    more = None
+    if value != slo.limit:  # the interval shrinks with the root of what is measured
+        more = max(1, math.ceil(n * (((high - low) / 2 / abs(value - slo.limit)) ** 2 - 1)))
+    return _undecided(value, ci, n, "its confidence interval is on both sides of the limit", more, windows)
+
+
+def _undecided(
+    value: float, ci: tuple[float, float] | None, n: int, why: str, more: int | None, windows: Sequence[Window]
+) -> _Judgement:
+    due, seconds = sum(window.due for window in windows), sum(window.bounds.length_s or 0.0 for window in windows)
+    if more is None or more > _MOST_MORE:
+        mend = "it is so near its limit that no number of requests within reason would decide"
+        return _Judgement(value, ci, n, "INCONCLUSIVE", f"{why}; {mend}")
+    time = f" ({span(more * seconds / due)} at this rate)" if seconds else ""
+    mend = f"about {_about(more)} more requests{time} would decide, if they are as these"
+    return _Judgement(value, ci, n, "INCONCLUSIVE", f"{why}; {mend}", more)
+
+
+def _about(number: float) -> str:
+    """To two digits: it is no better known."""
+    return f"{float(f'{number:.2g}'):,.0f}"
+
+
+def share_interval(evidence: Evidence) -> tuple[float, float]:
+    """A confidence interval of the share that is late: Clopper and Pearson's, of the effective counts."""
+    outside = (1 - _CONFIDENCE) / 2
+    n, late = evidence.effective_n, evidence.late / evidence.design_effect
+    low = _first_share(lambda share: at_least(late, n, share) > outside) if evidence.late else 0.0
+    high = _first_share(lambda share: at_most(late, n, share) <= outside) if evidence.late < evidence.n else 1.0
+    return low, high
+
+
+def _first_share(holds: Callable[[float], bool]) -> float:
+    """The least share for which ``holds``, which does for all above it."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+# Beside the verdicts ------------------------------------------------------------------------------------------
+
+
+def _with_interval(metric: Metric, window: Window, name: str) -> Metric:
+    samples = window.in_order(measures.times(window.requests.columns)[name], window.inside & window.requests.columns.ok)
+    samples = np.round(samples[~np.isnan(samples)], DECIMALS)
+    found = intervals(samples, [float(p) for p in PERCENTILES.values()], _CONFIDENCE)
+    ends = {name: ends for name, ends in zip(PERCENTILES, found, strict=True) if all(map(math.isfinite, ends))}
+    return msgspec.structs.replace(metric, ci95=ends or None)
+
+
+def _goodput(window: Window, limits: Sequence[Limit]) -> Goodput | None:
+    if not limits or not window.due:
+        return None
+    good = int(np.count_nonzero(_worst(window, limits) <= 1))
+    length_s = window.bounds.length_s
+    return Goodput(
+        good=good,
+        share_of_scheduled=significant(good / window.due),
+        per_s=None if length_s is None else significant(good / length_s),
+    )
