@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from loadtest.errors import LoadtestError
-from loadtest.reports.cases import Case, Outcome, cases, interval, measured
+from loadtest.reports import verdict
+from loadtest.reports.cases import Case, Outcome, cases
 from loadtest.reports.column import Column
 from loadtest.reports.console import (
     conditions,
@@ -50,7 +51,8 @@ def markdown(result: Result, folder: str | None = None) -> str:
             *head(result.conditions.scenario.name, cases(result), asked=any(level.slo for level in levels)),
             text(what),
             *(f"**Not comparable:** {text(why)}" for why in result.conditions.not_comparable),
-            _slos(result),
+            table(verdict.columns(result)),
+            items(verdict.reasons(result)),
             table(columns),
             items(marked(levels)),
             text(finding(result)),
@@ -116,22 +118,3 @@ def fold(summary: str, parts: Iterable[str]) -> str:
 
 def _cell(shown: str) -> str:
     return ("&emsp;" if shown.startswith(" ") else "") + text(shown)
-
-
-def _slos(result: Result) -> str:
-    """Each SLO of each level, the worst first."""
-    rows = [(level, slo) for level in result.levels for slo in level.slo]
-    rows.sort(key=lambda row: _WORST_FIRST.index(row[1].verdict))
-    if not rows:
-        return ""
-    return table(
-        [
-            Column("", [_SIGNS[slo.verdict] for _, slo in rows], "mark"),
-            Column("SLO", [slo.expression for _, slo in rows], "setup"),
-            Column("level", [level.name for level, _ in rows], "setup"),
-            Column("measured", [measured(slo) for _, slo in rows]),
-            Column("95 % interval", [interval(slo) for _, slo in rows]),
-            Column("n", [f"{slo.n:,}" for _, slo in rows]),
-            Column("why", ["" if slo.verdict == "PASS" else slo.reason for _, slo in rows], "setup"),
-        ]
-    )

@@ -166,17 +166,21 @@ def test_a_run_that_could_not_begin_is_a_case_in_error() -> None:
 # Markdown -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verdict", ["PASS", "FAIL", "INCONCLUSIVE", "INVALID"])
-def test_a_comment_begins_with_the_verdict_and_the_worst_slo(verdict: str, judged: Callable[..., Result]) -> None:
+@pytest.mark.parametrize("verdict", ["FAIL", "INCONCLUSIVE", "INVALID"])
+def test_a_comment_begins_with_the_verdict_the_worst_slo_and_why(verdict: str, judged: Callable[..., Result]) -> None:
     comment = markdown(judged(slo("PASS", expression="error_rate < 1%"), slo(verdict)), "results/a")
     assert comment.startswith(f"### {NAMES[verdict]} {verdict} · quickstart\n")
-    rows = re.findall(r"<tr>(.*?)</tr>", rendered(comment), re.DOTALL)
-    first = [cell.strip() for cell in re.findall(r"<td.*?>(.*?)</td>", rows[1], re.DOTALL)]
-    if verdict != "PASS":
-        assert first[:6] == [
-            NAMES[verdict], "p99(ttft) &lt; 300ms", "c=1", "412 ms", "390 ms to 450 ms", "40,000",
-        ]  # fmt: skip
-        assert first[6].startswith("500 of 40,000")
+    html = rendered(comment)
+    cells = [cell.strip() for cell in re.findall(r"<td.*?>(.*?)</td>", html, re.DOTALL)]
+    assert cells[:6] == [verdict, "p99(ttft) &lt; 300ms", "c=1", "412 ms", "390 ms to 450 ms", "40,000"]
+    (why,) = re.findall(r"<li>(.*500 of 40,000.*)</li>", html)
+    assert why.startswith("c=1: p99(ttft) &lt; 300ms, c=8: p99(ttft) &lt; 300ms: ")
+
+
+def test_a_comment_on_a_run_that_passed_gives_no_reasons(judged: Callable[..., Result]) -> None:
+    comment = markdown(judged(slo("PASS")))
+    assert comment.startswith("### ✅ PASS · quickstart\n")
+    assert "500 of 40,000" not in comment
 
 
 def test_a_comment_of_a_run_without_slos_is_no_pass_and_one_of_a_broken_run_says_what_broke(
