@@ -61,6 +61,8 @@ class Prompts:
         It begins with ``start``, which counts as well, and goes on with a salt, since servers cache how prompts begin:
         no two of them, of whatever level or run, have more than a word or two in common there.
         """
+        if self._measure.additive:
+            return self._draft(self._measure.goal(tokens, alone=False), rng, start)
         return self.prompts([Wanted(tokens, rng, start)])[0]
 
     def prompts(self, wanted: Sequence[Wanted]) -> list[str]:
@@ -106,7 +108,7 @@ class Prompts:
 
     def _made(self, wanted: Sequence[Wanted], *, alone: bool) -> list[str]:
         goals = [self._measure.goal(one.tokens, alone=alone) for one in wanted]
-        texts = [self._draft(goal, one) for goal, one in zip(goals, wanted, strict=True)]
+        texts = [self._draft(goal, one.rng, one.start) for goal, one in zip(goals, wanted, strict=True)]
         if self._measure.additive:
             return texts
         # What a draft's pieces add up to is nearly always right, but only the text as it is sent tells.
@@ -121,23 +123,26 @@ class Prompts:
                 texts[index] = self._mended(texts[index], short[index], wanted[index])
         return texts
 
-    def _draft(self, goal: int, wanted: Wanted) -> str:
-        stock, rng = self._stock, wanted.rng
-        left = max(1, goal - self._start_size(wanted.start)) if wanted.start else goal
-        salt = min(self._salt, left)
-        parts = [rng.choice(stock.openers), *rng.choices(stock.fillers, k=salt - 1)]
-        left -= salt
-        while left > 0 and len(stock.marks) > 1:
-            first = rng.randrange(len(stock.marks) - 1)
-            mark = stock.marks[first]
-            last = bisect.bisect_right(stock.marks, mark + min(left, _PASSAGE)) - 1
-            if stock.marks[last] == mark:
+    def _draft(self, goal: int, rng: random.Random, start: str) -> str:
+        stock, draw = self._stock, rng.random
+        left = max(1, goal - self._start_size(start)) if start else goal
+        # Drawn by hand, since this is done for every request: choices() and randrange() take twice as long.
+        fillers, many = stock.fillers, len(stock.fillers)
+        parts = [stock.openers[int(draw() * len(stock.openers))]]
+        parts += [fillers[int(draw() * many)] for _ in range(min(self._salt, left) - 1)]
+        left -= len(parts)
+        cuts, marks = stock.cuts, stock.marks
+        while left > 0 and len(marks) > 1:
+            first = int(draw() * (len(marks) - 1))
+            mark = marks[first]
+            last = bisect.bisect_right(marks, mark + min(left, _PASSAGE), first) - 1
+            if marks[last] == mark:
                 break
-            parts.append(stock.text[stock.cuts[first] : stock.cuts[last]])
-            left -= stock.marks[last] - mark
-        parts += rng.choices(stock.fillers, k=left)
+            parts.append(stock.text[cuts[first] : cuts[last]])
+            left -= marks[last] - mark
+        parts += [fillers[int(draw() * many)] for _ in range(left)]
         text = "".join(parts)
-        return wanted.start + text if wanted.start else text.lstrip(" ")
+        return start + text if start else text.lstrip(" ")
 
     def _mended(self, text: str, short: int, wanted: Wanted) -> str:
         """The text with so many tokens more, or without its last ones, but never without its first word."""
