@@ -12,6 +12,7 @@ from loadtest.material import counter, material
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
 from loadtest.sitting import objectives, resolve, server_options, spoken, unused
+from loadtest.slo import parse as parse_slo
 from loadtest.wire import origin
 
 
@@ -32,7 +33,7 @@ def preview(
         warnings = [
             *_refusals(asked, levels, needed, bundled),
             *(f"not comparable: {reason}" for reason in resolved.not_comparable),
-            *([] if bundled else unused(asked, overrides)),
+            *unused(asked, overrides, bundled=bundled),
             *calibration.warning(levels, needed),
         ]
         found = forecast(
@@ -51,6 +52,7 @@ def preview(
             prices=prices,
             warnings=warnings,
             count=counter(asked, bundled=bundled),
+            slos=[parse_slo(text) for text in asked.slo],
         )
     return found, resolved.text
 

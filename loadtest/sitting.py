@@ -341,7 +341,14 @@ def server_options(asked: Scenario, levels: Sequence[Level]) -> ServerOptions:
     slots = largest if server.kv_slots is None else server.kv_slots
     if slots < largest:
         raise UsageError(f"server.kv_slots: {slots} slots cannot hold the largest batch of the levels, {largest}")
-    return ServerOptions(server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len)
+    return ServerOptions(
+        server.model, server.provider, server.dtype, server.threads, slots, server.max_seq_len, _beyond_text(asked)
+    )
+
+
+def _beyond_text(asked: Scenario) -> bool:
+    """Whether requests may hold what a server of text alone refuses: tools, pictures, forms of answers."""
+    return any(workload.images is not None or workload.body is not None for workload in asked.workloads)
 
 
 def _wiring(
@@ -385,10 +392,13 @@ def _sized(target: Target, facts: Facts, asked: Scenario, endpoint: Kind, levels
 
 # Flags of the bundled server, by the names that the command line gives their overrides.
 _BUNDLED = ("scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads")
+_TEXT_ALONE = "the bundled server takes text alone: it leaves out the tools, pictures and forms of answers of requests"
 
 
-def unused(asked: Scenario, overrides: dict[str, Override]) -> list[str]:
-    """What was asked of the bundled server, and does nothing where the target is a URL."""
+def unused(asked: Scenario, overrides: dict[str, Override], *, bundled: bool) -> list[str]:
+    """What was asked and does nothing: of the bundled server more than text, of a URL what only that server has."""
+    if bundled:
+        return [_TEXT_ALONE] if _beyond_text(asked) else []
     given = [overrides[name].origin for name in _BUNDLED if name in overrides]
     flags = [origin for origin in given if origin.startswith("-")]  # a variable may be meant for other runs
     if flags:
@@ -404,7 +414,7 @@ def _begun(
     """The result as far as it is known before the first request."""
     asked = resolved.scenario
     assert asked.seed is not None
-    notes = [*way.notes, *warned, *([] if options.url is None else unused(asked, options.overrides))]
+    notes = [*way.notes, *warned, *unused(asked, options.overrides, bundled=options.url is None)]
     tokens = facts.tokens
     if tokens.kind == "words" and tokens.how and not tokens.fits:
         notes.append(redact(f"prompts were sized {tokens.how}"))

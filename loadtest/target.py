@@ -144,6 +144,7 @@ class ServerOptions(msgspec.Struct, frozen=True):
     threads: int | None
     kv_slots: int
     max_seq_len: int | None
+    ignore_unsupported: bool = False
 
 
 class ServerProcess:
@@ -228,6 +229,8 @@ class BundledServer:
             arguments += ["--threads", str(options.threads)]
         if options.max_seq_len is not None:
             arguments += ["--max-seq-len", str(options.max_seq_len)]
+        if options.ignore_unsupported:
+            arguments.append("--ignore-unsupported")
         self._endpoint = endpoint
         self._model = options.model
         self._process = ServerProcess("the bundled server", "servers", arguments, log)

@@ -59,6 +59,15 @@ def test_an_agent_sends_its_history_along(loadtest: Command, lenient: str, tmp_p
     assert list(turns.values()) == sorted(turns.values()), "the history grows"
 
 
+def test_the_bundled_server_passes_over_tools_and_says_so(loadtest: Command) -> None:
+    flags = ["--serve-model", "tiny", "--scale", "0.01", "-n", "300", "--seed", "1", "-q", "--json", "-"]
+    done = loadtest("run", "-s", "agent", *flags)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["levels"][0]["counts"]["http_error"] == 0
+    assert any("leaves out the tools" in warning for warning in result["warnings"])
+
+
 @pytest.mark.parametrize("name", UNSPOKEN)
 def test_an_endpoint_that_is_not_spoken_yet_is_planned_and_refused_by_run(
     loadtest: Command, tiny: str, name: str
