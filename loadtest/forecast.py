@@ -9,8 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from loadtest import plan
+from loadtest.evidence import sample_floor
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
+from loadtest.slo import Slo
 from loadtest.workload import datasets
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
@@ -126,6 +128,19 @@ class Estimate(msgspec.Struct, frozen=True):
     prices: Prices | None
 
 
+class SloForecast(msgspec.Struct, frozen=True):
+    """An SLO, and the fewest requests of a level that can pass it: if none is late, and if they do not cluster.
+
+    ``floor`` of None: it is no share of the requests. ``planned`` are those in the window of the ``level`` that has the
+    fewest; None where the answers decide, or only some requests are meant.
+    """
+
+    expression: str
+    floor: int | None
+    planned: int | None
+    level: str | None
+
+
 class Source(msgspec.Struct, frozen=True):
     """The scenario: its values as its file would have them, and by dotted key where each came from."""
 
@@ -148,6 +163,7 @@ class Forecast(msgspec.Struct, frozen=True):
     data: list[DataForecast]
     estimate: Estimate
     warnings: list[str]
+    slos: list[SloForecast] = []
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -169,11 +185,12 @@ class _Look(msgspec.Struct, frozen=True):
 
 def forecast(
     scenario: Source, levels: Sequence[Level], seed: int, *, target: str | None, workers: int, cooldown_s: float,
-    prices: Prices | None, warnings: Sequence[str], count: Callable[[str], int],
+    prices: Prices | None, warnings: Sequence[str], count: Callable[[str], int], slos: Sequence[Slo] = (),
 ) -> Forecast:  # fmt: skip
     """What playing ``levels`` with ``seed`` would send: the very requests and instants, as far as they are counted.
 
-    ``count`` gives the tokens of a text of the user's data that comes without its length.
+    ``count`` gives the tokens of a text of the user's data that comes without its length; ``slos`` are what the levels
+    have to keep to.
     """
     found: list[LevelForecast] = []
     lengths: dict[Workload, list[_Seen]] = {}
@@ -198,7 +215,26 @@ def forecast(
         data=list(_data(levels)),
         estimate=_estimate(found, cooldown_s, prices),
         warnings=list(warnings),
+        slos=[_slo(slo, found) for slo in slos],
     )
+
+
+def _slo(slo: Slo, levels: Sequence[LevelForecast]) -> SloForecast:
+    p = slo.quantile if slo.unit == "ms" else 1 - slo.limit if slo.metric == "error_rate" else slo.limit
+    floor = None if p is None or slo.unit == "per_s" or slo.metric == "itl" else sample_floor(p)
+    meant = [level for level in levels if slo.scope.is_of(level.name)]
+    measured = [(planned, level.name) for level in meant if (planned := _in_window(level)) is not None]
+    planned, level = min(measured, default=(None, None))
+    if floor is None or len(measured) < len(meant) or slo.scope.of_some:
+        planned = level = None
+    return SloForecast(slo.text, floor, planned, level)
+
+
+def _in_window(level: LevelForecast) -> int | None:
+    """How many requests become due after the warm-up."""
+    if level.requests is None or not level.sending_s:
+        return level.requests
+    return round(level.requests * max(0.0, 1 - level.warmup_s / level.sending_s))
 
 
 def _times(level: Level, seed: int, most: int) -> tuple[list[float], list[float] | None]:

@@ -68,6 +68,11 @@ class Scope(msgspec.Struct, frozen=True):
         """Whether the level of this name is meant."""
         return self.level is None or {*self.level.split()} <= {*level.split()}
 
+    @property
+    def of_some(self) -> bool:
+        """Whether only some of a level's requests are meant."""
+        return (self.turn, self.workload, self.model) != (None, None, None)
+
     def __str__(self) -> str:
         given = ((key, getattr(self, key)) for key in SCOPES)
         return ", ".join(f"{key}={_quoted(str(value))}" for key, value in given if value is not None)

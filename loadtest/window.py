@@ -26,7 +26,7 @@ class Window(NamedTuple):
 
     def only(self, scope: Scope, level: Level) -> "Window":
         """Those of a scope."""
-        if (scope.turn, scope.workload, scope.model) == (None, None, None):
+        if not scope.of_some:
             return self
         places = {place for place, workload in enumerate(level.workloads) if workload.name == scope.workload}
         chosen = [

@@ -28,6 +28,7 @@ def text(forecast: Forecast, resolved: str, width: int, color: bool) -> str:
     page.table(_lengths(forecast.workloads), [])
     page.paragraphs(_arrivals(forecast.levels), hanging=4)
     page.paragraphs(_data(forecast), hanging=4)
+    page.paragraphs(_slos(forecast), hanging=4)
     page.paragraphs(_estimate(forecast), style="bold")
     page.paragraphs((f"warning: {warning}" for warning in forecast.warnings), style="yellow", hanging=2)
     page.paragraphs(["Nothing was sent."], style="dim")
@@ -205,6 +206,20 @@ def _data(forecast: Forecast) -> Iterator[str]:
             + (f" over {span(data.span_s)}" if data.span_s is not None else "")
             + (f"; {skipped:,} skipped: {reasons}" if skipped else "; none skipped")
         )
+
+
+def _slos(forecast: Forecast) -> Iterator[str]:
+    """What is judged, and whether enough requests are planned for that."""
+    if forecast.slos:
+        yield "Each level is judged by:"
+    for slo in forecast.slos:
+        if slo.floor is None:
+            yield slo.expression
+            continue
+        needed = f"{slo.expression}: takes at least {slo.floor:,} requests, none of them late, and more where some are"
+        planned = "" if slo.planned is None else f"; planned are about {slo.planned:,} ({slo.level})"
+        few = slo.planned is not None and slo.planned < slo.floor
+        yield needed + planned + (": too few to pass" if few else "")
 
 
 def _estimate(forecast: Forecast) -> list[str]:
