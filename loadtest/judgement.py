@@ -59,16 +59,17 @@ class _Judgement(NamedTuple):
 # A level ------------------------------------------------------------------------------------------------------
 
 
-def judge(played: Sequence[Played], slos: Sequence[Slo], looks: int = 1) -> LevelResult:
+def judge(played: Sequence[Played], slos: Sequence[Slo], looks: int = 1, alpha: float = ALPHA) -> LevelResult:
     """The figures with confidence intervals, goodput, and a verdict for each of ``slos`` that is of this level.
 
     They are those of the first of ``played``; further ones extend it, and the evidence of all is taken together.
-    ``looks``: at how many points such a verdict may be reached, which share the chance of an error among them.
+    ``looks``: at how many points such a verdict may be reached, which share ``alpha`` among them, the chance of
+    each error.
     """
     figures = played[0].figures
     own = [slo for slo in slos if slo.scope.is_of(figures.name)]
     windows = [_window(each) for each in played]
-    found = [_verdict(slo, limits_of(slos), played, windows, ALPHA / looks) for slo in own]
+    found = [_verdict(slo, limits_of(slos), played, windows, alpha / looks) for slo in own]
     latency = figures.latency
     for name in ("ttft", "ttfat", "e2e", "tpot"):
         metric = _with_interval(getattr(latency, f"{name}_ms"), windows[0], name)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,9 @@ from loadtest.wire.origin import basic, parse, user_of
 from loadtest.wire.proxy import Proxy, proxy_for
 from loadtest.wire.tls import Tls
 
+if TYPE_CHECKING:
+    from loadtest.judgement import Played
+
 RESOLVED = "scenario.resolved.yaml"
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked to do. ``url`` of None is the bundled server.
 
     ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
+    ``alpha`` is the chance of each error of a level's verdict; of None the usual.
     """
 
     url: str | None
@@ -60,6 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
     strict: bool = False
     on_inconclusive: OnInconclusive = "report"
+    alpha: float | None = None
     command: tuple[str, ...] = ()
 
 
@@ -76,17 +81,18 @@ class Sitting:
     """A target and the workers that play levels against it, one after the other, into one folder.
 
     ``levels`` are those of the scenario, ``slos`` what they have to keep to, and ``begun`` is the result as far as it
-    was known before the first request. ``looks``: at how many points a level may get its verdict.
+    was known before the first request. ``looks``: at how many points a level may get its verdict, of ``alpha``.
     """
 
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: LocalEngine, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
-        slos: Sequence[Slo], looks: int,
+        slos: Sequence[Slo], looks: int, alpha: float | None,
     ) -> None:  # fmt: skip
         self.levels = levels
         self.slos = slos
         self._looks = looks
+        self._alpha = alpha
         self.folder = folder
         self.begun = begun
         self.redact = redact
@@ -119,13 +125,13 @@ class Sitting:
         went = self._engine.play(level, self._wiring, self._interrupts, _seen(self._asked.abort_on, self._progress))
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
-        from loadtest.judgement import Played, judge
+        from loadtest.judgement import Played
         from loadtest.summary import summarise
 
         self._played += 1
         records, self._offset = read(self.folder / JOURNAL, self._offset)
         figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
-        figures = judge([Played(level, figures, records, went)], self.slos, self._looks)
+        figures = self._judged([Played(level, figures, records, went)])
         self._sent.update(prompts(records))
         return Playing(figures, records, went, _ended_badly(level, went, records))
 
@@ -138,14 +144,20 @@ class Sitting:
         """
         longer = msgspec.structs.replace(level, index=index, name=f"{level.name} (more)")
         second = self.play(longer, index + 1)
-        from loadtest.judgement import Played, judge
+        from loadtest.judgement import Played
 
         both = [
             Played(level, first.figures, first.records, first.went),
             Played(longer, second.figures, second.records, second.went),
         ]
         figures = msgspec.structs.replace(second.figures, slo=[], extends=level.name)
-        return judge(both, self.slos, self._looks), second._replace(figures=figures)
+        return self._judged(both), second._replace(figures=figures)
+
+    def _judged(self, played: "Sequence[Played]") -> LevelResult:
+        from loadtest.evidence import ALPHA
+        from loadtest.judgement import judge
+
+        return judge(played, self.slos, self._looks, self._alpha or ALPHA)
 
     def check(self) -> None:
         """Raise if the target is known to have died."""
@@ -188,7 +200,19 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             _write_scenario(folder, resolved)
             looks = 2 if options.on_inconclusive == "extend" else 1
             yield Sitting(
-                levels, folder, begun, redact, target, engine, wiring, asked, interrupts, progress, slos, looks
+                levels,
+                folder,
+                begun,
+                redact,
+                target,
+                engine,
+                wiring,
+                asked,
+                interrupts,
+                progress,
+                slos,
+                looks,
+                options.alpha,
             )
 
 
