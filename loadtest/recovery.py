@@ -36,7 +36,7 @@ def recovered(folder: Path) -> Result:
     by_level: dict[int, list[Record]] = defaultdict(list)
     for record in read(folder / JOURNAL)[0]:
         by_level[record.level].append(record)
-    asked = scenario.load(str(folder / RESOLVED), {}).scenario
+    asked = scenario.load(str(folder / RESOLVED), {}, played=True).scenario
     levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]
     found: dict[int, LevelResult] = {}
     sent: set[int] = set()

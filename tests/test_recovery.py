@@ -129,6 +129,7 @@ def test_trace_is_recovered_with_its_own_span(tmp_path: Path) -> None:
     lines = "".join(f'{{"timestamp": {at}, "input_tokens": 8, "output_tokens": 4}}\n' for at in range(8))
     (level,) = _begun(folder, "load: {trace: {path: ./t.jsonl, format: jsonl}, warmup: 1s}\nseed: 1\n", t_jsonl=lines)
     _write(folder, *(answer(at, 1000.0 * at) for at in range(4)))
+    (tmp_path / "t.jsonl").rename(tmp_path / "elsewhere.jsonl")  # no reason to lose the figures
     (found,) = recovered(folder).levels
     assert found.load == level.load
     assert (found.load.events, found.load.span_s) == (8, level.duration_s)

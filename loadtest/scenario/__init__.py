@@ -19,12 +19,13 @@ __all__ = [
 ]
 
 
-def load(source: str | None, overrides: dict[str, Override]) -> Resolved:
+def load(source: str | None, overrides: dict[str, Override], *, played: bool = False) -> Resolved:
     """The scenario in ``source`` with ``overrides`` applied; precedence: default < file < override.
 
     ``source`` is a preset's name, a path, or None for flags alone. ``overrides`` are keyed by the flag's name with
     underscores (``max_batch_size``; ``stream`` for ``--no-stream``), their values are the text of the flag. ``scale``
-    is no value of a file, but makes the whole scenario smaller.
+    is no value of a file, but makes the whole scenario smaller. With ``played`` it is what a run has written of its own
+    scenario: the files that it names need not be there any more.
 
     Raises:
         ScenarioError: the file, or an override, is wrong; every fault is in the message, each with its place.
@@ -32,7 +33,7 @@ def load(source: str | None, overrides: dict[str, Override]) -> Resolved:
     # pydantic takes a tenth of a second to import: only those pay who load a scenario
     from loadtest.scenario.resolve import resolve  # noqa: PLC0415
 
-    return resolve(source, overrides)
+    return resolve(source, overrides, played=played)
 
 
 def schema() -> dict[str, Any]:

@@ -56,13 +56,16 @@ class Fault(NamedTuple):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file's values, and where each key and each value stands; ``folder`` is what its paths are relative to."""
+    """A file's values, and where each key and each value stands; ``folder`` is what its paths are relative to.
+
+    Of the scenario of a run that has been it is None: its files need not be there any more.
+    """
 
     data: dict[str, Any]
     keys: dict[Keys, Place]
     values: dict[Keys, Place]
     faults: list[Fault]
-    folder: Path
+    folder: Path | None
 
 
 def dotted(keys: Keys) -> str:

@@ -41,7 +41,7 @@ def positive_duration(value: object) -> float:
     return seconds
 
 
-def length(value: object, info: ValidationInfo[Path]) -> Tokens:
+def length(value: object, info: ValidationInfo[Path | None]) -> Tokens:
     """A length in tokens: ``128``, ``uniform(64, 192)``, or a mapping that names a file of lengths.
 
     Raises:
@@ -111,14 +111,18 @@ def objective(value: object) -> str:
     return slo.parse(value).text
 
 
-def local_path(value: object, info: ValidationInfo[Path]) -> str:
+def local_path(value: object, info: ValidationInfo[Path | None]) -> str:
     """The absolute path of what is there; ``info.context`` is the folder that a relative one starts from.
+
+    With None there, it is one that was absolute and looked for once: what is there now does not matter.
 
     Raises:
         ValueError: nothing is there.
     """
     if not isinstance(value, str) or not value or not value.isprintable():
         raise ValueError("expected a path")
+    if info.context is None:
+        return value
     path = os.path.abspath(info.context / value)
     try:
         os.stat(path)
@@ -129,7 +133,7 @@ def local_path(value: object, info: ValidationInfo[Path]) -> str:
     return path
 
 
-def local_file(value: object, info: ValidationInfo[Path]) -> str:
+def local_file(value: object, info: ValidationInfo[Path | None]) -> str:
     """``local_path``, and no folder."""
     path = local_path(value, info)
     if os.path.isdir(path):
@@ -137,7 +141,7 @@ def local_file(value: object, info: ValidationInfo[Path]) -> str:
     return path
 
 
-def corpus(value: object, info: ValidationInfo[Path]) -> str:
+def corpus(value: object, info: ValidationInfo[Path | None]) -> str:
     """A text file, or the mix of scripts that comes with the tool."""
     return UNICODE if value == UNICODE else local_file(value, info)
 

@@ -70,9 +70,11 @@ _UNSAID = {
 _MAX_LEVELS = 1000
 
 
-def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
+def resolve(source: str | None, overrides: dict[str, Override], *, played: bool) -> Resolved:
     """See ``loadtest.scenario.load``."""
     name, document = _document(source)
+    if played:
+        document = msgspec.structs.replace(document, folder=None)
     overrides = dict(_parted(overrides))
     scale = overrides.pop("scale", None)
     factor = _factor(scale, document) if scale else 1.0
