@@ -9,10 +9,12 @@ or for a batch, stalls, correlated and drifting ones) and judged. All rates are 
 - power: PASS of a system whose limit is 30 % above its p99.
 - coverage: 95 % intervals of p50, p90, p99 and the mean that hold the true one.
 - overloaded: how often a busy target is called that, and how often one that is asked for a tenth more than it can do.
+- false regression, found: of two sides that are alike, that any figure is called worse; that a change is found. A
+  change of exactly what is tolerated is to be called no regression in at most 5 %.
 
-``--quick`` (under 50 s) takes n = 2,000 and 20,000 and loads 0.5 and 0.7 of the gates, load 0.5 of coverage, and fewer
-levels for each row. Exit code 0 only if every row is ok. The same seed gives the same rows; there is no allowance for
-noise, because nothing here is a speed.
+``--quick`` (under 50 s) takes n = 2,000 and 20,000 and loads 0.5 and 0.7 of the gates, load 0.5 of coverage, half of
+the comparisons, and fewer levels for each row. Exit code 0 only if every row is ok. The same seed gives the same rows;
+there is no allowance for noise, because nothing here is a speed.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -28,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
+from loadtest.shift import FEWEST_RUNS, Claim, decide, of_mean, of_quantile, of_ratio, of_runs
 from loadtest.steady import drifting
 
 Floats = NDArray[np.float64]
@@ -38,6 +42,7 @@ P = 0.99
 WRONG = 5.0  # % of levels
 BETTER = 1.3  # the limit over the p99, where power is asked
 QUANTILES = (0.5, 0.9, 0.99)
+TOLERANCE = 0.05  # of comparisons
 
 
 class Row(NamedTuple):
@@ -199,8 +204,78 @@ def overload(rng: Generator, quick: bool) -> Iterator[Row]:
         yield Row(f"called overloaded, M/M/1 at {load}, n {n:,}", called, goal, bound, levels)  # type: ignore[arg-type]
 
 
+# Compared -----------------------------------------------------------------------------------------------------
+
+
+def times(base: Floats, candidate: Floats) -> list[Claim]:
+    """What is claimed of p50 and of p99, by the latencies of the runs of two sides."""
+    found = []
+    for p in (Fraction(1, 2), Fraction(99, 100)):
+        if len(base) >= FEWEST_RUNS:
+            shift = of_runs(*(np.quantile(side, float(p), axis=1, method="inverted_cdf") for side in (base, candidate)))
+        else:
+            shift = of_ratio(*(of_quantile(side.ravel(), p) for side in (base, candidate)))
+        found.append(Claim(shift, math.log1p(TOLERANCE), math.log1p(TOLERANCE)))
+    return found
+
+
+def throughput(base: Floats, candidate: Floats) -> list[Claim]:
+    """What is claimed of requests per second, by the times of service of the runs of two servers that are never idle.
+
+    The window of a run is cut where its last request was done, into 200 parts.
+    """
+    sides = [[np.histogram(done, 200, (0.0, done[-1]))[0] * 200 / done[-1] for done in np.cumsum(side, axis=1)]
+             for side in (base, candidate)]  # fmt: skip
+    if len(base) >= FEWEST_RUNS:
+        shift = of_runs(*([float(run.mean()) for run in side] for side in sides))
+    else:
+        shift = of_ratio(*(of_mean(series := np.concatenate(side), float(series.mean())) for side in sides))
+    limit = -math.log1p(-TOLERANCE)
+    return [Claim(shift.flipped, limit, limit)]
+
+
+def comparisons(rng: Generator, quick: bool) -> Iterator[Row]:
+    """How often sides that are alike are called a regression, and sides that are not are found out."""
+    pairs = 100 if quick else 1000
+
+    def latencies(runs: int, n: int, load: float, slower: float = 1.0, vary: float = 0.0) -> list[list[Claim]]:
+        def side() -> Floats:
+            return one_server(rng, runs, n, load) * np.exp(vary * rng.standard_normal((runs, 1)))
+
+        return [times(side(), side() * slower) for _ in range(pairs)]
+
+    def speeds(runs: int, n: int, phi: float, slower: float = 1.0) -> list[list[Claim]]:
+        sides = correlated(rng, 2 * pairs * runs, n, phi).reshape(pairs, 2, runs, n)
+        return [throughput(base, candidate * slower) for base, candidate in sides]
+
+    def alike(what: str, claims: list[list[Claim]]) -> Row:
+        wrong = share([any(verdict == "FAIL" for verdict in decide(of)) for of in claims])
+        return Row(f"false regression, {what}", wrong, WRONG, "most", pairs)
+
+    def slower(what: str, claims: list[list[Claim]]) -> Row:
+        return Row(f"found, {what}", share([decide(of)[-1] == "FAIL" for of in claims]), 80.0, "least", pairs)
+
+    less = 1 / (1 - TOLERANCE)
+    yield alike("1 run of 5,000 a side at 0.5", latencies(1, 5_000, 0.5))
+    yield alike("5 runs of 5,000 at 0.5", latencies(5, 5_000, 0.5))
+    yield alike("throughput, 5 runs of 5,000", speeds(5, 5_000, 0.0))
+    yield slower("p99 25 % up, 5 runs of 5,000 at 0.5", latencies(5, 5_000, 0.5, slower=1.25))
+    yield slower("throughput 5 % down, 5 runs of 5,000", down := speeds(5, 5_000, 0.0, less))
+    passed = share([decide(of)[-1] == "PASS" for of in down])
+    yield Row("called no regression, the same 5 % down", passed, WRONG, "most", pairs)
+    if quick:
+        return
+    yield alike("3 runs of 5,000 at 0.5", latencies(3, 5_000, 0.5))
+    yield alike("5 runs of 5,000 at 0.5, each ± 10 %", latencies(5, 5_000, 0.5, vary=0.1))
+    yield alike("1 run of 20,000 at 0.8", latencies(1, 20_000, 0.8))
+    yield alike("5 runs of 5,000 at 0.8", latencies(5, 5_000, 0.8))
+    yield alike("throughput, 1 run of 20,000", speeds(1, 20_000, 0.0))
+    yield alike("throughput of AR(1) of 0.9, 1 run of 20,000", speeds(1, 20_000, 0.9))
+    yield slower("throughput 5 % down, 1 run of 20,000", speeds(1, 20_000, 0.0, less))
+
+
 # Each takes a generator of its own and whether to be quick, and yields its rows as they are known.
-PARTS: tuple[Callable[[Generator, bool], Iterator[Row]], ...] = (gates, others, coverage, overload)
+PARTS: tuple[Callable[[Generator, bool], Iterator[Row]], ...] = (gates, others, coverage, overload, comparisons)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
     {"cli", "__main__"},
+    {"baselines"},
     {"recovery", "preview", "pipeline"},
     {"run", "calibrate", "capacity"},
     {"sitting"},
@@ -36,6 +37,9 @@ FLOORS = [
         "window",
         "result",
         "repeats",
+        "likeness",
+        "comparison",
+        "compare",
     },
     {"wire", "records", "columns", "target", "progress", "calibration"},
     {"level"},
@@ -44,6 +48,7 @@ FLOORS = [
         "schedule",
         "stats",
         "evidence",
+        "shift",
         "tails",
         "steady",
         "abort",
@@ -56,9 +61,9 @@ FLOORS = [
     },
 ]
 PURE = {
-    "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client", "sessions",
-    "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
-    "redact", "errors", "forecast", "slo", "verdict", "judgement", "window",
+    "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
+    "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
+    "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
