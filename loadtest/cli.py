@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -234,14 +233,14 @@ def run(
         )
         _can_write(json_to)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
-        with pipeline.of_failure(options.source or "run", partial(click.echo, err=True)):
+        with pipeline.of_failure(options.source or "run", _note):
             outcome = play(options, Progress(sys.stderr, quiet=quiet))
         notes = _tell(pipeline, outcome.result, outcome.folder)
         _print(outcome.result, outcome.folder, json_to)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         for note in notes:
-            click.echo(note, err=True)
+            _note(note)
         sys.exit(outcome.result.exit_code)
 
 
@@ -389,7 +388,7 @@ def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path
         notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
         _print(result, folder, json_to)
         for note in notes:
-            click.echo(note, err=True)
+            _note(note)
 
 
 @main.command(short_help="Measure what this machine can carry.")
@@ -463,6 +462,11 @@ def _tell(pipeline: "Pipeline", result: "Result", folder: Path) -> list[str]:
 
     name = result.conditions.scenario.name
     return pipeline.tell(name, cases(result), markdown(result, str(folder)), result.started_at)
+
+
+def _note(line: str) -> None:
+    """To stderr, with its colour: the log of a pipeline is no terminal, and shows it all the same."""
+    click.echo(line, err=True, color=not os.environ.get("NO_COLOR"))
 
 
 def _print(result: "Result", folder: Path, json_to: str | None) -> None:

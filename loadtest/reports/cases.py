@@ -117,15 +117,15 @@ def _whole(result: Result, found: Sequence[Case]) -> list[Case]:
     outcome = _BY_EXIT_CODE.get(result.exit_code, "ERROR")
     if result.complete and (not result.exit_code or any(case.outcome == outcome for case in found)):
         return []
+    unanswered = [level for level in result.levels if level.counts.scheduled and not level.counts.ok]
     if result.exit_code == EXIT_INTERRUPTED:
         why = "it was interrupted; what it had measured until then is kept"
     elif not result.exit_code:
         why = "it did not finish: it was killed, or is still going on"
-    elif result.complete and result.verdict.reasons:
-        why = "; ".join(result.verdict.reasons)
-    elif result.complete:
-        unanswered = [level for level in result.levels if level.counts.scheduled and not level.counts.ok]
+    elif not result.complete:
+        why = result.warnings[-1] if result.warnings else ""  # what ended it
+    elif outcome == "ERROR":
         why = "; ".join(f"{level.name}: {_all_failed(level)}" for level in unanswered)
     else:
-        why = result.warnings[-1] if result.warnings else ""  # what ended it
+        why = "; ".join(result.verdict.reasons)
     return [Case(name=WHOLE, outcome=outcome, reason=why or f"exit code {result.exit_code}")]

@@ -10,13 +10,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from loadtest.errors import TargetError, UsageError
+from loadtest.level import Level
 from loadtest.pipeline import MOST_SUMMARY_BYTES, Pipeline
 from loadtest.reports.annotations import MOST, github, gitlab
 from loadtest.reports.cases import Case, cases, not_begun
 from loadtest.reports.column import Column
 from loadtest.reports.junit import junit
 from loadtest.reports.markdown import MOST_CHARACTERS, MOST_ROWS, markdown, table, text
-from loadtest.result import ErrorGroup, Result, SloResult, Verdict
+from loadtest.result import ErrorGroup, LevelResult, Result, SloResult, Verdict
 
 HOSTILE = (
     "]]>\x00\x1b[31m<script>alert(1)</script>\u202e\ud800\ufffe\r\n::error::no | `code` **bold** [a](http://evil.example)"
@@ -46,6 +47,14 @@ def judged(sweep: Callable[..., Result]) -> Callable[..., Result]:
         return msgspec.structs.replace(result, **values)
 
     return build
+
+
+@pytest.fixture
+def failing(
+    play: Callable[..., LevelResult], level: Callable[..., Level], result: Callable[..., Result]
+) -> Callable[[float], Result]:
+    """A run of one level without SLOs, of whose requests a share fails."""
+    return lambda share: result([play(level(), 50, 5, failing=share)])
 
 
 def parsed(document: str) -> tuple[ElementTree.Element, list[ElementTree.Element]]:
@@ -82,10 +91,10 @@ def test_a_value_among_the_failures_is_not_told_as_nothing(judged: Callable[...,
     assert cases(judged(nothing))[0].figures == "measured –, 95 % confidence interval –, n 0"
 
 
-def test_without_slos_a_level_is_bad_only_when_all_of_it_failed(sweep: Callable[..., Result]) -> None:
-    assert {case.outcome for case in cases(sweep(failing=0.5))} == {"PASS"}
-    last = cases(sweep(failing=1.0))[-1]
-    assert (last.title, last.outcome) == ("c=256: requests", "ERROR")
+def test_without_slos_a_level_is_bad_only_when_all_of_it_failed(failing: Callable[[float], Result]) -> None:
+    assert {case.outcome for case in cases(failing(0.5))} == {"PASS"}
+    (last,) = cases(failing(1.0))
+    assert (last.title, last.outcome) == ("c=4: requests", "ERROR")
     assert "all" in last.reason
     assert "http_status 503: the server said: overloaded" in last.reason
 
@@ -148,8 +157,8 @@ def test_junit_is_what_its_readers_read(judged: Callable[..., Result]) -> None:
     assert float(suite.get("time") or 0) == pytest.approx(sum(float(time or 0) for time in levels), abs=0.01)
 
 
-def test_junit_survives_what_a_server_says(sweep: Callable[..., Result]) -> None:
-    result = sweep(failing=1.0)
+def test_junit_survives_what_a_server_says(failing: Callable[[float], Result]) -> None:
+    result = failing(1.0)
     last = msgspec.structs.replace(result.levels[-1], errors=[ErrorGroup(kind="http_status", count=1, example=HOSTILE)])
     _, tests = parsed(junit(HOSTILE, cases(msgspec.structs.replace(result, levels=[last]))))
     (error,) = tests[0]
@@ -190,7 +199,7 @@ def test_a_comment_of_a_run_without_slos_is_no_pass_and_one_of_a_broken_run_says
     assert markdown(interrupted).startswith("### ❌ ERROR · quickstart\n\n**the run:** it was interrupted")
 
 
-def test_conditions_and_failures_are_folded_and_whole(matrix: Result, sweep: Callable[..., Result]) -> None:
+def test_conditions_and_failures_are_folded_and_whole(matrix: Result, failing: Callable[[float], Result]) -> None:
     html = rendered(markdown(matrix, "results/a"))
     assert html.count("<details>") == html.count("</details>") == 1
     folded = html[html.index("<details>") :]
@@ -198,7 +207,7 @@ def test_conditions_and_failures_are_folded_and_whole(matrix: Result, sweep: Cal
     assert "seed" in folded
     assert "result: results/a" in folded
     assert html.count("<tr>") == 13
-    assert "Failures and warnings (" in markdown(sweep(failing=0.5))
+    assert "Failures and warnings (" in markdown(failing(0.5))
 
 
 def test_nothing_that_a_server_says_has_a_meaning_in_a_comment(judged: Callable[..., Result]) -> None:
