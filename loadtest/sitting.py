@@ -24,7 +24,7 @@ from loadtest.errors import Aborted, LoadtestError, ResultError, TargetError, Us
 from loadtest.level import Level, LevelRun
 from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
-from loadtest.records import JOURNAL, Record, read
+from loadtest.records import JOURNAL, Record, cut, read
 from loadtest.redact import Redactor, secrets_of
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool
 from loadtest.scenario.model import Override, Resolved, Scenario
@@ -48,7 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked to do. ``url`` of None is the bundled server.
 
     ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
-    ``alpha`` is the chance of each error of a level's verdict; of None the usual.
+    ``alpha`` is the chance of each error of a level's verdict; of None the usual. ``resume``: the output folder is one
+    in which levels were played before, and ``source`` the scenario that lies in it.
     """
 
     url: str | None
@@ -65,15 +66,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     on_inconclusive: OnInconclusive = "report"
     alpha: float | None = None
+    resume: bool = False
     command: tuple[str, ...] = ()
 
 
 class Playing(NamedTuple):
-    """A level that was played: its figures, what they were made of, and why no further one should be played."""
+    """A level that was played: its figures, what they were made of, and why no further one should be played.
+
+    ``went`` is None where the generator failed in it: all that is left of it is in the journal.
+    """
 
     figures: LevelResult
     records: Sequence[Record]
-    went: LevelRun
+    went: LevelRun | None
     error: LoadtestError | None
 
 
@@ -112,7 +117,7 @@ class Sitting:
         All its records are in the journal.
 
         Raises:
-            LoadtestError: it could not be played.
+            LoadtestError: none of it could be played.
             KeyboardInterrupt: the user asked to stop before it began.
         """
         with self._interrupts.at_once():
@@ -122,18 +127,28 @@ class Sitting:
             self._target.set_batching(level.batching)
         self._progress.level(level, count)
         log.info("level %d: %s", level.index + 1, level.name)
-        went = self._engine.play(level, self._wiring, self._interrupts, _seen(self._asked.abort_on, self._progress))
+        journal = self.folder / JOURNAL
+        went: LevelRun | None = None
+        failure: LoadtestError | None = None
+        try:
+            went = self._engine.play(level, self._wiring, self._interrupts, _seen(self._asked.abort_on, self._progress))
+        except LoadtestError as error:
+            if not journal.exists():
+                raise
+            failure = error
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played
         from loadtest.summary import summarise
 
         self._played += 1
-        records, self._offset = read(self.folder / JOURNAL, self._offset)
+        records, self._offset = read(journal, self._offset)
+        if failure is not None and not records:
+            raise failure
         figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
         figures = self._judged([Played(level, figures, records, went)])
         self._sent.update(prompts(records))
-        return Playing(figures, records, went, _ended_badly(level, went, records))
+        return Playing(figures, records, went, _ended_badly(level, went, records) if went else failure)
 
     def extend(self, level: Level, first: Playing, index: int) -> tuple[LevelResult, Playing]:
         """Play ``level`` once more, as that of ``index``: the ``first`` figures judged by both, and the second playing.
@@ -159,6 +174,19 @@ class Sitting:
 
         return judge(played, self.slos, self._looks, self._alpha or ALPHA)
 
+    def go_on(self, levels: int) -> None:
+        """Go on after so many levels that an earlier sitting played into this folder; of later ones nothing is left.
+
+        Raises:
+            ResultError: the journal is damaged or cannot be written.
+        """
+        from loadtest.columns import prompts
+
+        cut(self.folder / JOURNAL, levels)
+        records, self._offset = read(self.folder / JOURNAL)
+        self._sent = {*prompts(records)}
+        self._played = levels
+
     def check(self) -> None:
         """Raise if the target is known to have died."""
         self._target.check()
@@ -180,7 +208,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
     users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
     redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, query), *users])
     with (
-        _output_folder(options.output, asked.name) as folder,
+        _output_folder(options.output, asked.name, resume=options.resume) as folder,
         _material(asked, bundled, interrupts, progress) as rows,
     ):
         levels = plan.levels(asked, bundled=bundled, rows=rows)
@@ -197,7 +225,8 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             wiring = _wiring(options, asked, endpoint, facts, headers, secrets, folder, way)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
             begun = _begun(options, resolved, facts, redact, way, warned)
-            _write_scenario(folder, resolved)
+            if not options.resume:
+                _write_scenario(folder, resolved)
             looks = 2 if options.on_inconclusive == "extend" else 1
             yield Sitting(
                 levels,
@@ -485,11 +514,11 @@ def _ended_badly(level: Level, went: LevelRun, records: Sequence[Record]) -> Loa
 
 
 @contextlib.contextmanager
-def _output_folder(asked: Path | None, name: str) -> Iterator[Path]:
+def _output_folder(asked: Path | None, name: str, *, resume: bool) -> Iterator[Path]:
     """A new folder for the result; taken away again if the run could not begin and left nothing in it."""
     folder = asked or _new_folder(f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     try:
-        if folder.is_dir() and any(folder.iterdir()):
+        if not resume and folder.is_dir() and any(folder.iterdir()):
             raise UsageError(f"the output folder {folder} is not empty; name a new one with -o")
         existed = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)

@@ -119,12 +119,20 @@ class Ahead(Supply):
             self._taken.set()
 
     async def _keep_up(self) -> None:
-        while not self.over:
-            if not self._room:
-                self._taken.clear()
-                await self._taken.wait()
-            await self._receive()
-            self._serve()
+        assert self._process is not None
+        ended = asyncio.ensure_future(self._process.wait())
+        ended.add_done_callback(lambda _: self._taken.set())
+        try:
+            while not self.over:
+                # Of one that has ended all is read at once: a death is not to be found out when the last is needed.
+                if not self._room and not ended.done():
+                    self._taken.clear()
+                    await self._taken.wait()
+                else:
+                    await self._receive()
+                    self._serve()
+        finally:
+            ended.cancel()
 
     async def _receive(self) -> None:
         assert self._process is not None

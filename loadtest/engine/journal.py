@@ -38,8 +38,9 @@ class Journal:
             raise self._error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. Of what comes after a failure nothing may go to whatever gets the same number next."""
         os.close(self._fd)
+        self._fd = -1
 
     def _error(self, error: OSError) -> ResultError:
         mend = "make room there or choose another folder with -o"

@@ -132,7 +132,8 @@ class LocalEngine:
         """Play one level on all workers, from a common instant to the last record.
 
         Raises:
-            LoadtestError: a worker could not go on (the target was out of reach, the journal not writable).
+            LoadtestError: a worker could not go on (the target was out of reach, the journal not writable). The others
+                have ended the level as well: nothing is written to the journal any more.
         """
         # Fewer slots (or a lower cap) than workers cannot be shared among all of them: the others sit the level out.
         # Given a share of the requests and none of the slots, one would never end.
@@ -174,8 +175,13 @@ class LocalEngine:
         self, heard: list[list[object]], enough: Callable[[list[object]], bool], interrupts: Interrupts,
         seen: Seen | None = None, *, playing: bool = False,
     ) -> str | None:  # fmt: skip
-        """Take in what the workers say until each has said enough or is gone; the reason if it was aborted."""
+        """Take in what the workers say until each has said enough or is gone; the reason if it was aborted.
+
+        Raises:
+            LoadtestError: one of them failed, and while ``playing`` the others have stopped as well.
+        """
         obeyed = 0
+        failure: LoadtestError | None = None
         aborted = None
         began = time.monotonic()
         open_pipes = {pipe: number for number, pipe in enumerate(self._pipes[: len(heard)])}
@@ -192,7 +198,13 @@ class LocalEngine:
                     continue
                 last_heard[pipe] = listened_s
                 if isinstance(message, Failed):
-                    raise getattr(loadtest.errors, message.kind, LoadtestError)(message.message)
+                    failure = getattr(loadtest.errors, message.kind, LoadtestError)(message.message)
+                    if not playing:
+                        raise failure
+                    del open_pipes[pipe]
+                    for number in open_pipes.values():
+                        self._say(number, Stop(0.0))
+                    continue
                 said = heard[open_pipes[pipe]]
                 if said and isinstance(message, Snapshot) and isinstance(said[-1], Snapshot):
                     said.pop()  # only the newest is of interest
@@ -214,6 +226,8 @@ class LocalEngine:
             for pipe, number in open_pipes.items() if playing else ():
                 if listened_s - last_heard[pipe] > longest_s and not enough(heard[number]):
                     self._processes[number].kill()  # its pipe ends with it
+        if failure is not None:
+            raise failure
         return aborted
 
     def _say(self, number: int, order: object) -> None:

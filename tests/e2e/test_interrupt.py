@@ -149,6 +149,24 @@ def test_a_worker_killed_mid_level_ends_the_run_as_unsound(
     assert out
 
 
+def test_what_was_measured_before_the_prompts_process_died_is_counted(
+    environment: dict[str, str], tmp_path: Path, tiny: str
+) -> None:
+    (tmp_path / "p.txt").write_text("hello there\nwho is it\n", "utf-8")
+    flags = ["--data", "p.txt", "-r", "5", "-d", "60s", "--warmup", "0s", "--output-tokens", "2", "--workers", "2"]
+    with start(environment, tmp_path, tiny, *flags) as process:
+        wait_for_records(tmp_path, 3)
+        (maker,) = children(children(process.pid)[0])
+        os.kill(maker, signal.SIGKILL)
+        _, err = process.communicate(timeout=15)  # long before its last prompts would have been sent
+    assert process.returncode == 1
+    assert "the process that makes the prompts ended by itself (exit code -9)" in err
+    level = result(tmp_path)["levels"][0]
+    assert level["status"] == "aborted"
+    assert level["counts"]["scheduled"] == len((tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines())
+    assert conserved(level)
+
+
 def test_a_generator_process_that_hangs_cannot_hold_up_a_user_who_wants_to_stop(
     environment: dict[str, str], tmp_path: Path, tiny: str
 ) -> None:
