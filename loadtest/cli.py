@@ -18,6 +18,7 @@ from loadtest.errors import LoadtestError, ResultError
 if TYPE_CHECKING:
     from loadtest.pipeline import Pipeline
     from loadtest.result import Result
+    from loadtest.sitting import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -130,6 +131,36 @@ def _scenario_flags(command: F) -> F:
     return command
 
 
+_WAY = (
+    _option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY."),
+    click.option(
+        "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable."
+    ),
+    _option(
+        "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
+    ),
+    _option(
+        "--proxy",
+        metavar="URL",
+        help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]",
+    ),
+    _option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's."),
+    _option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
+    _option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
+    _option("--insecure", is_flag=True, help="https: take any certificate of the server."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
+    ),
+)
+
+
+def _way_flags(command: F) -> F:
+    """How to get to a target, and what is told of it: of every command that plays."""
+    for option in reversed(_WAY):
+        command = option(command)
+    return command
+
+
 _PIPELINE = (
     _option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML: a case for each SLO."),
     _option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a comment for a pull request."),
@@ -159,16 +190,7 @@ def main() -> None:
 @main.command(short_help="Play a scenario and print what was measured.")
 @click.argument("url", required=False)
 @_scenario_flags
-@_option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable.")
-@_option("--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]")
-@_option(
-    "--proxy", metavar="URL", help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]"
-)
-@_option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's.")
-@_option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM).")
-@_option("--key", metavar="FILE", help="https: its key, if that is not in the same file.")
-@_option("--insecure", is_flag=True, help="https: take any certificate of the server.")
+@_way_flags
 @_option(
     "--on-inconclusive",
     type=click.Choice(["report", "fail", "extend"]),
@@ -177,9 +199,6 @@ def main() -> None:
     "which it is 98 or decided. [default: report]",
 )
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
-@click.option(
-    "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
-)
 @_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
 @_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
 @_pipeline_flags
@@ -187,12 +206,10 @@ def main() -> None:
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
 @click.pass_context
 def run(
-    ctx: click.Context, /, url: str | None, source: str | None, headers: tuple[str, ...], labels: tuple[str, ...],
-    json_to: str | None, output: Path | None, workers: int | None, api_key: str | None, strict: bool, quiet: bool,
-    verbose: int, transport: Literal["fast", "aiohttp"] | None, proxy: str | None, cacert: str | None,
-    cert: str | None, key: str | None, insecure: bool, on_inconclusive: Literal["report", "fail", "extend"],
+    ctx: click.Context, /, url: str | None, source: str | None, json_to: str | None, output: Path | None,
+    strict: bool, quiet: bool, verbose: int, on_inconclusive: Literal["report", "fail", "extend"],
     junit: Path | None, markdown: Path | None,
-    **scenario_flags: Any,
+    **flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
 
@@ -212,24 +229,10 @@ def run(
         from loadtest.pipeline import Pipeline
         from loadtest.progress import Progress
         from loadtest.run import run as play
-        from loadtest.sitting import Options
-        from loadtest.wire.tls import Tls
 
-        options = Options(
-            url=url,
-            source="quickstart" if source is None and url is None else source,
-            overrides=_overrides(ctx, scenario_flags),
-            headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in headers),
-            api_key=api_key,
-            transport=transport,
-            proxy=proxy,
-            tls=Tls(cacert, cert, key, insecure),
-            labels=dict(_pair(text, "=", "--label", "key=text") for text in labels),
-            output=output,
-            workers=workers,
-            strict=strict,
-            on_inconclusive=on_inconclusive,
-            command=("loadtest", *map(shlex.quote, sys.argv[1:])),
+        source = "quickstart" if source is None and url is None else source
+        options = _options(
+            ctx, flags, url=url, source=source, output=output, strict=strict, on_inconclusive=on_inconclusive
         )
         _can_write(json_to)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
@@ -420,6 +423,23 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
                 click.echo(table(found, *_paper()), nl=False)
         if save:
             click.echo(f"saved: {calibration.save(found)}", err=True)
+
+
+def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
+    """What to play, by the ``flags`` of ``_scenario_flags`` and ``_way_flags``, all of them."""
+    from loadtest.sitting import Options
+    from loadtest.wire.tls import Tls
+
+    way = {name: flags.pop(name) for name in ("api_key", "transport", "proxy", "workers")}
+    return Options(
+        headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in flags.pop("headers")),
+        labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),
+        tls=Tls(*(flags.pop(name) for name in ("cacert", "cert", "key", "insecure"))),
+        overrides=_overrides(ctx, flags),  # what is left of them is the scenario's
+        command=("loadtest", *map(shlex.quote, sys.argv[1:])),
+        **way,
+        **given,
+    )
 
 
 def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
