@@ -79,6 +79,20 @@ def levels(
     return [msgspec.structs.replace(level, index=index) for index, level in enumerate(played)]
 
 
+def trial(scenario: Scenario, level: Level, index: int, load: Load, at_least_s: float, number: int) -> Level:
+    """The ``number``-th playing of ``level`` at another load, and for ``at_least_s``; a number of requests stays."""
+    duration_s = level.duration_s if level.requests is not None else max(level.duration_s or 0.0, at_least_s)
+    name = level.name.replace(str(level.load), str(load))
+    return msgspec.structs.replace(
+        level,
+        index=index,
+        name=name if number == 1 else f"{name} #{number}",
+        load=load,
+        duration_s=duration_s,
+        warmup_s=_warmup(scenario, duration_s),
+    )
+
+
 def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Request]:
     """The requests of one worker's slice, in order: of the arrivals ``worker``, ``worker + workers``, … of the level.
 

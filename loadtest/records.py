@@ -110,3 +110,31 @@ def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ResultError(f"{path}: the line at byte {offset} is not a record ({error})") from None
     return found, offset
+
+
+def cut(path: Path, levels: int) -> None:
+    """Leave of a journal what it has of the first so many levels; it is made where there is none.
+
+    Levels are played one after the other, so what is dropped is its end.
+
+    Raises:
+        ResultError: it cannot be read or written, or a line of it is no record.
+    """
+    decode = msgspec.json.Decoder(_OfLevel).decode
+    kept = 0
+    try:
+        with path.open("ab+") as file:
+            file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n") or decode(line).level >= levels:
+                    break
+                kept += len(line)
+            file.truncate(kept)
+    except OSError as error:
+        raise ResultError(f"cannot go on with {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ResultError(f"{path}: the line at byte {kept} is not a record ({error})") from None
+
+
+class _OfLevel(msgspec.Struct):
+    level: int

@@ -436,7 +436,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         _says("of the worst SLO, value ÷ limit or what stands for it: above 1 it is beyond; null: not measured"),
     ]
-    level: Annotated[int, Meta(ge=0, description="place in levels[]")]
+    levels: Annotated[list[int], _says("places in levels[]: a second one extended it, as the first was inconclusive")]
 
 
 class RawPeak(msgspec.Struct, frozen=True, kw_only=True):
