@@ -218,9 +218,12 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
             progress.note("starting the bundled server" if bundled else "reaching the target")
-            with interrupts.at_once():
-                facts = target.open()
-                facts = _sized(target, facts, asked, endpoint, levels)
+            try:
+                with interrupts.at_once():
+                    facts = target.open()
+                    facts = _sized(target, facts, asked, endpoint, levels)
+            except LoadtestError as error:  # with words of the target, which may repeat our key
+                raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             wiring = _wiring(options, asked, endpoint, facts, headers, secrets, folder, way)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]

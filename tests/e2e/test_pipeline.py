@@ -1,11 +1,13 @@
 """What a pipeline takes from the real command; and the workflows of docs/ci.md, parsed, and played as they stand."""
 
+import http.server
 import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -113,7 +115,29 @@ def test_a_run_that_cannot_begin_is_told_everywhere(loadtest: Command, tmp_path:
     assert cases(tmp_path / "junit.xml") == [("the run", ["error"])]
     for name in ("comment.md", "summary.md"):
         assert "cannot reach http" in (tmp_path / name).read_text("utf-8")
-    assert "::error title=ERROR · the run::could not begin: cannot reach http://127.0.0.1:9" in done.stderr
+    assert "::error title=ERROR · the run::cannot reach http://127.0.0.1:9" in done.stderr
+
+
+@pytest.mark.e2e
+def test_a_key_that_the_target_repeats_is_in_no_comment(loadtest: Command, tmp_path: Path) -> None:
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401, explain="the key sk-0123456789 is wrong")
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = loadtest(
+            "run", f"http://127.0.0.1:{server.server_address[1]}", "-n", "1", "--api-key", "sk-0123456789",
+            "--junit", "junit.xml", "--markdown", "comment.md", GITHUB_ACTIONS="true",
+        )  # fmt: skip
+        server.shutdown()
+    said = [done.stderr, *((tmp_path / name).read_text("utf-8") for name in ("junit.xml", "comment.md"))]
+    for text in said:
+        assert "refuses us: 401" in text
+        assert "sk-0123456789" not in text
 
 
 @pytest.mark.e2e
