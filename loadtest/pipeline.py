@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from loadtest.errors import LoadtestError, ResultError, UsageError
 from loadtest.reports import annotations
-from loadtest.reports.cases import Case, not_begun
+from loadtest.reports.cases import Case, no_result
 from loadtest.reports.junit import junit
-from loadtest.reports.markdown import not_begun as not_begun_markdown
+from loadtest.reports.markdown import document, head
 
 # GitHub takes no more for one step, and rather nothing than a part of it.
 MOST_SUMMARY_BYTES = 1024 * 1024
@@ -66,11 +66,12 @@ class Pipeline(NamedTuple):
 
     @contextlib.contextmanager
     def of_failure(self, name: str, log: Callable[[str], None]) -> Iterator[None]:
-        """Tell it as well that something could not even begin: the error within, which goes on."""
+        """Tell it as well why there is no result at all: the error within, which goes on."""
         try:
             yield
-        except LoadtestError as error:
-            for line in self.tell(name, not_begun(error), not_begun_markdown(error)):
+        except (LoadtestError, KeyboardInterrupt) as error:
+            found = no_result(str(error) or "it was interrupted before it began")
+            for line in self.tell(name, found, document(head(name, found))):
                 log(line)
             raise
 

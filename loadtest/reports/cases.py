@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from loadtest.errors import EXIT_INTERRUPTED, LoadtestError
+from loadtest.errors import EXIT_INTERRUPTED
 from loadtest.reports.figures import NOT_MEASURED, UNBOUNDED, failure, figure
 from loadtest.result import LevelResult, Result, SloResult
 
@@ -46,9 +46,9 @@ def cases(result: Result) -> list[Case]:
     return [*_whole(result, found), *found]
 
 
-def not_begun(error: LoadtestError) -> list[Case]:
-    """The one case of a run that could not begin."""
-    return [Case(name=WHOLE, outcome="ERROR", reason=f"could not begin: {error}")]
+def no_result(why: str) -> list[Case]:
+    """The one case of a run that could not begin, or could not keep what it measured."""
+    return [Case(name=WHOLE, outcome="ERROR", reason=why)]
 
 
 def measured(slo: SloResult) -> str:

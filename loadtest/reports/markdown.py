@@ -7,7 +7,6 @@ servers, and none of that can format, link, mention or end anything: see ``text`
 import re
 from collections.abc import Iterable, Sequence
 
-from loadtest.errors import LoadtestError
 from loadtest.reports import verdict
 from loadtest.reports.cases import Case, Outcome, cases
 from loadtest.reports.column import Column
@@ -61,11 +60,6 @@ def markdown(result: Result, folder: str | None = None) -> str:
             fold("Conditions", map(text, [*how, *notes, *conservation(levels), f"result: {folder}" if folder else ""])),
         ]
     )
-
-
-def not_begun(error: LoadtestError) -> str:
-    """The comment on a run that could not begin."""
-    return document([f"### {_SIGNS['ERROR']} loadtest could not begin", text(str(error))])
 
 
 def head(name: str, found: Sequence[Case], *, asked: bool = True) -> list[str]:

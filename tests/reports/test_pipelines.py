@@ -13,7 +13,7 @@ from loadtest.errors import TargetError, UsageError
 from loadtest.level import Level
 from loadtest.pipeline import MOST_SUMMARY_BYTES, Pipeline
 from loadtest.reports.annotations import MOST, github, gitlab
-from loadtest.reports.cases import Case, cases, not_begun
+from loadtest.reports.cases import Case, cases, no_result
 from loadtest.reports.column import Column
 from loadtest.reports.junit import junit
 from loadtest.reports.markdown import MOST_CHARACTERS, MOST_ROWS, markdown, table, text
@@ -166,8 +166,8 @@ def test_junit_survives_what_a_server_says(failing: Callable[[float], Result]) -
     assert (error.text or "").isprintable()
 
 
-def test_a_run_that_could_not_begin_is_a_case_in_error() -> None:
-    suite, tests = parsed(junit("chat", not_begun(TargetError("nobody answers at http://staging:8000"))))
+def test_a_run_without_a_result_is_a_case_in_error() -> None:
+    suite, tests = parsed(junit("chat", no_result("nobody answers at http://staging:8000")))
     assert suite.get("errors") == "1"
     assert "nobody answers" in (tests[0][0].text or "")
 
@@ -330,6 +330,18 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) ->
     assert not (tmp_path / "new").exists()
     inside.tell("chat", BAD, "")
     assert (tmp_path / "new" / "a.xml").exists()
+
+
+@pytest.mark.parametrize("error", [TargetError("nobody answers"), KeyboardInterrupt()])
+def test_why_there_is_no_result_is_told_and_goes_on(error: BaseException, tmp_path: Path) -> None:
+    told = Pipeline.of(tmp_path / "a.xml", tmp_path / "a.md", {"GITLAB_CI": "true"})
+    lines: list[str] = []
+    with pytest.raises(type(error)), told.of_failure("chat", lines.append):
+        raise error
+    why = str(error) or "it was interrupted before it began"
+    assert lines == [f"\x1b[31;1mERROR\x1b[0m the run: {why}"]
+    assert parsed((tmp_path / "a.xml").read_text())[0].get("errors") == "1"
+    assert (tmp_path / "a.md").read_text("utf-8") == f"### ❌ ERROR · chat\n\n**the run:** {why}\n"
 
 
 def test_a_summary_that_cannot_be_added_is_a_warning(tmp_path: Path) -> None:
