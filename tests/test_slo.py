@@ -1,5 +1,8 @@
 """What people write as an SLO is read as they mean it, or refused with the mend."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from loadtest.slo import METRICS, Limit, Scope, limits_of, parse, tightest_ms
@@ -101,3 +104,14 @@ def test_what_cannot_be_meant_is_refused_with_the_mend(text: str, says: str) -> 
     with pytest.raises(ValueError) as caught:
         parse(text)
     assert says in str(caught.value)
+
+
+def test_the_expressions_of_the_documentation_are_read() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "slo.md").read_text("utf-8")
+    block = page.split("## Expressions")[1].split("\n- ")[0]
+    expressions = [re.split(r"\s{2,}", line.strip())[0] for line in block.splitlines() if line.startswith("    ")]
+    assert len(expressions) == 8
+    for text in expressions:
+        parse(text)
+    for metric in METRICS:
+        assert f"`{metric}`" in page
