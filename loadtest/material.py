@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from loadtest.errors import ResultError
+from loadtest.errors import ResultError, ScenarioError
 from loadtest.scenario.model import Scenario
 from loadtest.workload.model import Data, Rows, Trace
 from loadtest.workload.rows import left_out, prepare, prepare_trace
@@ -22,7 +22,7 @@ def material(scenario: Scenario, *, bundled: bool) -> Iterator[Material]:
     bundled server's own models count, in bytes.
 
     Raises:
-        ScenarioError: a file is missing, unreadable, or has nothing that can be played.
+        ScenarioError: a file is missing, unreadable, has nothing that can be played, or leaves a prefix without use.
         ResultError: there is no room for what is made ready.
         UsageError: the tokenizer cannot be used.
     """
@@ -46,7 +46,18 @@ def material(scenario: Scenario, *, bundled: bool) -> Iterator[Material]:
                 found[source] = prepare_trace(source, folder, scenario.seed or 0)
             else:
                 found[source] = prepare(source, folder, count, source in whole)
+        _see_prefix(scenario, found)
         yield found
+
+
+def _see_prefix(scenario: Scenario, found: Material) -> None:
+    """See that a shared prefix is not asked of traces alone which say themselves what is shared."""
+    traces = [block.trace for block in scenario.levels if block.trace is not None and found[block.trace].shares]
+    if len(traces) == len(scenario.levels) and scenario.workloads[0].prefix is not None:
+        raise ScenarioError(
+            f"workload.prefix: would do nothing, since {traces[0].path} says by hash_ids what its prompts share: "
+            "remove one of the two"
+        )
 
 
 def sources(scenario: Scenario) -> list[Data | Trace]:

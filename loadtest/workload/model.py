@@ -79,7 +79,8 @@ class Rows(msgspec.Struct, frozen=True):
     """A data file or a trace made ready for random access (``loadtest.workload.rows``); ``path`` is the prepared file.
 
     ``count`` rows hold ``turns`` requests. ``skipped`` says why how many rows were left out, with the first line of
-    each (for Parquet the row). ``span_s`` is a trace's length. The lengths are those observed, None where unknown.
+    each (for Parquet the row). ``span_s`` is a trace's length, and ``shares`` whether it says itself what its prompts
+    share. The lengths are those observed, None where unknown.
     """
 
     path: str
@@ -88,6 +89,7 @@ class Rows(msgspec.Struct, frozen=True):
     sha256: str
     skipped: tuple[tuple[str, int, int], ...] = ()  # reason, how many, line of the first
     span_s: float | None = None
+    shares: bool = False
     turns: int = 0
     input_tokens: Length | None = None
     output_tokens: Length | None = None

@@ -129,6 +129,7 @@ class _Store:
     def __init__(self, file: BinaryIO, path: str) -> None:
         self.path = path
         self.turns = 0
+        self.shares = False
         self._file = file
         self._encode = msgspec.msgpack.Encoder().encode
         self._skipped: dict[str, tuple[int, int]] = {}
@@ -152,6 +153,7 @@ class _Store:
         self._file.write(coded)
         self._ends.append((self._ends[-1] if self._ends else 0) + len(coded))
         self.turns += len(row.turns)
+        self.shares = self.shares or any(turn.blocks for turn in row.turns)
         if row.turns[0].at_s is not None:
             self._times.append(row.turns[0].at_s)
 
@@ -182,7 +184,7 @@ def _ready(store: _Store, source: str, count: Callable[[str], int], span_s: floa
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ScenarioError(f"cannot read {source}: {error.strerror}") from None
-    rows = Rows(store.path, source, store.count, sha256, store.skipped, span_s, store.turns)
+    rows = Rows(store.path, source, store.count, sha256, store.skipped, span_s, store.shares, store.turns)
     reader = Reader(rows)
     inputs, outputs = _observed(reader, count)
     reader.close()
