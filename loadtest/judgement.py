@@ -83,7 +83,11 @@ def _window(played: Played) -> Window:
     records = [record for record in played.records if not record.probe]
     columns = Columns.of(records)
     stretch = window_of(played.level, columns, played.run)
-    return Window(Requests(records, columns), columns.belonging_to(stretch), stretch)
+    inside = columns.belonging_to(stretch)
+    if played.run is not None and played.run.end in ("interrupted", "aborted"):
+        # What was then cut off, or not sent any more, the target has not failed.
+        inside &= np.array([record.outcome not in ("cancelled", "never_sent") for record in records], dtype=np.bool_)
+    return Window(Requests(records, columns), inside, stretch)
 
 
 def _verdict(

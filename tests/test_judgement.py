@@ -280,6 +280,14 @@ def test_a_level_that_ended_early_does_not_pass() -> None:
     assert verdict(one_of([500.0] * 600), "p99(ttft) < 300ms", end="interrupted").verdict == "FAIL"
 
 
+def test_what_the_users_own_stop_cut_off_fails_no_limit() -> None:
+    records = one_of([50.0] * 600)
+    cut = [failure(600 + n, 59_000.0 + n, "cancelled") for n in range(300)]
+    found = verdict([*records, *cut], "error_rate < 10%", of=open_level(600), end="interrupted")
+    assert (found.verdict, found.value, found.n) == ("INCONCLUSIVE", 0.0, 600)
+    assert verdict([*records, *cut], "error_rate < 10%", of=open_level(600)).value == pytest.approx(1 / 3)
+
+
 def test_an_extension_adds_its_requests_and_each_look_costs_some_certainty() -> None:
     of, text = open_level(400), "p99(ttft) < 300ms"
     once = playing(one_of([50.0] * 400), of)
