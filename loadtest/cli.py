@@ -54,12 +54,15 @@ class _Listed(click.types.StringParamType):
     envvar_list_splitter = ";"
 
 
-_SCENARIO = (
-    _option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),
+_NAMED = (_option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),)
+_LOADS = (
     _option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
     _option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
     _option("--trace", metavar="FILE", help="Open loop: recorded arrivals and their lengths, one level."),
     _option("--speed", metavar="N", help="Of a trace: how many times as fast it is played."),
+    _option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
+)
+_ASKED = (
     _option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
     _option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
     _option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
@@ -69,7 +72,6 @@ _SCENARIO = (
     _option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]"),
     _option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]"),
     _option("--cooldown", metavar="TIME", help="Pause between two levels. [default: none]"),
-    _option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
     _option(
         "--scale",
         metavar="FACTOR",
@@ -126,7 +128,7 @@ _SCENARIO = (
 
 def _scenario_flags(command: F) -> F:
     """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
-    for option in reversed(_SCENARIO):
+    for option in reversed((*_NAMED, *_LOADS, *_ASKED)):
         command = option(command)
     return command
 
@@ -161,6 +163,13 @@ def _way_flags(command: F) -> F:
     return command
 
 
+def _search_flags(command: F) -> F:
+    """The same of a search, which sets the loads itself."""
+    for option in reversed((*_NAMED, *_ASKED)):
+        command = option(command)
+    return command
+
+
 _PIPELINE = (
     _option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML: a case for each SLO."),
     _option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a comment for a pull request."),
@@ -182,6 +191,7 @@ def main() -> None:
     \b
     loadtest run                                     the bundled server, nothing to configure
     loadtest run http://staging:8000 -s chat         a scenario against your endpoint
+    loadtest capacity http://staging:8000 --slo …    the highest load that keeps the SLOs
     loadtest plan -s chat                            what that would send, without sending it
     loadtest report results/quickstart-…             the table of an earlier run
     """
@@ -244,6 +254,73 @@ def run(
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         for note in notes:
             _note(note)
+        sys.exit(outcome.result.exit_code)
+
+
+@main.command(short_help="Search for the highest load that keeps the SLOs.")
+@click.argument("url", required=False)
+@_search_flags
+@_way_flags
+@_option("--axis", type=click.Choice(["rate", "concurrency"]), help="What is raised. [default: as the scenario's load]")
+@_option("--min", "least", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Begin here. [default: 1]")
+@_option("--max", "most", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Try nothing above it.")
+@_option("--trials", type=click.IntRange(3, 10), default=3, show_default=True, help="That have to pass at a load.")
+@_option("--budget", metavar="TIME", default="30m", show_default=True, help="Begin no trial that would end after it.")
+@_option("--reserve", metavar="SHARE", default="0%", show_default=True, help="Of the capacity, to be kept back.")
+@_option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Such targets behind one address.")
+@_option("--lost", type=click.IntRange(0), default=0, show_default=True, help="Of these, how many may be gone.")
+@click.option(
+    "--tier",
+    "tiers",
+    multiple=True,
+    metavar="'NAME: SLO; …'",
+    help="A set of SLOs by itself instead of --slo; repeatable: one search answers all.",
+)
+@_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Go on with the search there, as it was asked.",
+)
+@_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@click.pass_context
+def capacity(
+    ctx: click.Context, /, url: str | None, source: str | None, axis: Literal["rate", "concurrency"] | None,
+    least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int, lost: int,
+    tiers: tuple[str, ...], output: Path | None, resume: Path | None, json_to: str | None, quiet: bool, verbose: int,
+    **flags: Any,
+) -> None:  # fmt: skip
+    """Search for the highest rate, or concurrency, that keeps the SLOs: up by doublings, then by halves in between,
+    until the load that passed in each of at least three trials and the one that did not are a step of 4 % apart.
+
+    -d is the least a trial lasts. Without a URL each batching setting of the bundled server is searched. A search that
+    was interrupted goes on with --resume, which takes no other flags than those of the way to the target and --budget.
+
+    \b
+    loadtest capacity http://staging:8000 -s chat --slo 'p99(ttft) < 300ms' --reserve 20%
+    loadtest capacity http://staging:8000 -s chat --axis rate --min 4 --max 64 \
+      --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s; error_rate < 0.1%'
+    loadtest capacity --resume results/chat-20260101T120000Z
+    """
+    _log_to_stderr(verbose)
+    with _exits():
+        from loadtest.capacity import capacity as search
+        from loadtest.capacity import question
+        from loadtest.progress import Progress
+
+        if resume is not None:
+            _nothing_but_the_way(ctx)
+        asked = question(axis, least, most, trials, budget, reserve, replicas, lost, tiers)
+        source = "quickstart" if source is None and url is None else source
+        options = _options(ctx, flags, url=url, source=source, output=resume or output, resume=resume is not None)
+        _can_write(json_to)
+        outcome = search(options, asked, Progress(sys.stderr, quiet=quiet))
+        _print(outcome.result, outcome.folder, json_to)
+        if outcome.error is not None:
+            click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)
 
 
@@ -394,6 +471,90 @@ def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path
             _note(note)
 
 
+@main.command(short_help="Compare two runs, or several of each side: is it a regression?")
+@click.argument("named", nargs=-1, metavar="BASE… [vs] CANDIDATE…")
+@click.option("--tolerance", default="5%", show_default=True, metavar="SHARE", help="How much worse a figure may get.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this figure, such as p99(ttft); repeatable. [default: rates, p50 and p99 of times, error_rate]",
+)
+@click.option("--allow-unlike", is_flag=True, help="Compare also what was measured under other conditions.")
+@_option(
+    "--baseline-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where named baselines lie; BASE is one."
+)
+@click.option("--save-baseline", metavar="NAME", help="Keep CANDIDATE there, if there is no regression or no BASE.")
+@click.option("--run", "in_turn", is_flag=True, help="The sides are two URLs: play them in turn, then compare.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="With --run: runs of each.")
+@_scenario_flags
+@_way_flags
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="With --run: a new folder.")
+@_option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
+@_pipeline_flags
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.pass_context
+def compare(
+    ctx: click.Context, /, named: tuple[str, ...], tolerance: str, metrics: tuple[str, ...], allow_unlike: bool,
+    baseline_dir: Path | None, save_baseline: str | None, in_turn: bool, rounds: int, output: Path | None,
+    json_to: str | None, junit: Path | None, markdown: Path | None, quiet: bool,
+    **flags: Any,
+) -> None:  # fmt: skip
+    """Compare result folders, figure by figure, and exit 99 if CANDIDATE is worse than BASE, 98 if that cannot be told.
+
+    A side is a folder that run has made, several of them (then with the word vs between the sides), or a folder with
+    several in it. Conditions that differ are named, and refused without --allow-unlike. A change has a confidence
+    interval: from four runs a side on by how these differ, of fewer by the requests within them.
+
+    \b
+    loadtest compare results/before results/after
+    loadtest compare results/before-* vs results/after-* --tolerance 3%
+    loadtest compare --baseline-dir baselines main results/after --save-baseline main
+    loadtest compare --run http://old:8000 http://new:8000 -s chat -c 8 -d 60s
+    """
+    with _exits():
+        from loadtest import baselines
+        from loadtest.compare import compare as decide
+        from loadtest.comparison import measure, share, sides
+        from loadtest.pipeline import Pipeline
+        from loadtest.reports import comparison as shown
+
+        _can_write(json_to)
+        if save_baseline is not None and baseline_dir is None:
+            raise click.UsageError("--save-baseline: say where with --baseline-dir")
+        kept = None if baseline_dir is None or save_baseline is None else baselines.place(baseline_dir, save_baseline)
+        if kept and len(named) == 1 and not in_turn:
+            click.echo(baselines.save([Path(named[0])], kept))
+            return
+        base, candidate = sides(named)
+        tolerated, asked = share(tolerance), [measure(name) for name in metrics]
+        pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
+        with pipeline.of_failure("compare", _note):
+            if in_turn:
+                folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, quiet)
+            else:
+                _only_with_run(ctx)
+                folders = (
+                    [baselines.find(Path(name), baseline_dir) for name in base],
+                    [Path(name) for name in candidate],
+                )
+            runs = [baselines.runs(side) for side in folders]
+            found = decide(runs[0], runs[1], tolerated, asked, allow_unlike=allow_unlike)
+        notes = pipeline.tell("compare", shown.cases(found), shown.markdown(found))
+        with _reader_may_leave():
+            if _wants_table(found, json_to):
+                click.echo(shown.table(found, *_paper()), nl=False)
+        if kept:
+            if found.outcome == "PASS":
+                notes.append(f"kept as baseline: {baselines.save(folders[1], kept)}")
+            else:
+                notes.append(f"not kept as baseline {save_baseline}: that it is no regression is not certain")
+        for note in notes:
+            _note(note)
+        sys.exit(found.exit_code)
+
+
 @main.command(short_help="Measure what this machine can carry.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter rows: under 15 s instead of a minute.")
 @click.option("--save", is_flag=True, help="Keep the limits, so that later runs on this machine warn beforehand.")
@@ -423,6 +584,40 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
                 click.echo(table(found, *_paper()), nl=False)
         if save:
             click.echo(f"saved: {calibration.save(found)}", err=True)
+
+
+def _played_in_turn(
+    ctx: click.Context, flags: dict[str, Any], base: list[str], candidate: list[str], rounds: int,
+    output: Path | None, quiet: bool,
+) -> tuple[list[Path], list[Path]]:  # fmt: skip
+    """The folders of both sides, played now."""
+    from loadtest.progress import Progress
+    from loadtest.turns import in_turn
+
+    if len(base) != 1 or len(candidate) != 1:
+        raise click.UsageError("--run takes two URLs, that of the base and that of the candidate")
+    options = _options(ctx, flags, url=base[0], source=flags.pop("source"), output=output)
+    return in_turn(options, candidate[0], rounds, Progress(sys.stderr, quiet=quiet))
+
+
+def _only_with_run(ctx: click.Context) -> None:
+    """See that nothing is asked of a run that will not be."""
+    own = ("tolerance", "metrics", "allow_unlike", "baseline_dir", "save_baseline", "json_to", "junit", "markdown")
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if isinstance(option, click.Option) and given and option.name not in own:
+            raise click.UsageError(f"{max(option.opts, key=len)} is for --run, and the sides are folders here")
+
+
+def _nothing_but_the_way(ctx: click.Context) -> None:
+    """Refuse what the search to be gone on with has been asked already."""
+    way = {"url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure"}
+    own = {"resume", "budget", "json_to", "quiet", "verbose"}
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name not in way | own and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            given = max(parameter.opts, key=len)
+            raise click.UsageError(f"{given}: --resume goes on with the search as it was asked; leave it out")
 
 
 def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
@@ -492,7 +687,10 @@ def _note(line: str) -> None:
 def _print(result: "Result", folder: Path, json_to: str | None) -> None:
     with _reader_may_leave():
         if _wants_table(result, json_to):
-            from loadtest.reports.console import table
+            if result.capacity is None:
+                from loadtest.reports.console import table
+            else:
+                from loadtest.reports.capacity import table
 
             click.echo(table(result, *_paper(), str(folder)), nl=False)
 

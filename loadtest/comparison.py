@@ -2,11 +2,13 @@
 
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
+from loadtest.errors import UsageError
 from loadtest.result import VerdictName
 
 SCHEMA_VERSION = 1
@@ -42,7 +44,7 @@ def measure(text: str) -> Measure:
     """The figure of that name: a rate, error_rate, or a percentile such as p99(ttft).
 
     Raises:
-        ValueError: there is none; with the nearest, and what there is.
+        UsageError: there is none; with the nearest, and what there is.
     """
     name = "".join(text.split())
     if found := re.fullmatch(r"(p[0-9.]+)\((\w+)\)", name):
@@ -52,10 +54,43 @@ def measure(text: str) -> Measure:
         return Measure(name)
     known = [*RATES, FAILURES, *(f"{p}({time})" for time in TIMES for p in _PERCENTILES)]
     near = difflib.get_close_matches(name, known, 1)
-    raise ValueError(
-        f"no figure {text!r}{f'; did you mean {near[0]}?' if near else ''} There are {', '.join((*RATES, FAILURES))}, "
-        f"and {', '.join(_PERCENTILES)} of {', '.join(TIMES)}, as p99(ttft)"
+    meant = f"; did you mean {near[0]}?" if near else "."
+    raise UsageError(
+        f"--metric {text}: there is no such figure{meant} There are {', '.join((*RATES, FAILURES))}, and "
+        f"{', '.join(_PERCENTILES)} of {', '.join(TIMES)}, as p99(ttft)"
     )
+
+
+def share(text: str) -> float:
+    """A share written as 5% or 0.05: at least 0 and below 1.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*", text, re.ASCII)
+    value = float(found[1]) / (100 if found[2] else 1) if found else 1.0
+    if value >= 1:
+        raise UsageError(f"--tolerance {text}: expected a share below 100%, such as 5% or 0.05")
+    return value
+
+
+def sides(named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after the word vs, which can be left out between two.
+
+    Raises:
+        UsageError: there are not two sides, or one is told twice.
+    """
+    words = [*named]
+    if len(words) == 2 and "vs" not in words:
+        words.insert(1, "vs")
+    if words.count("vs") != 1 or words[0] == "vs" or words[-1] == "vs":
+        raise UsageError("name two sides: BASE CANDIDATE or, of several runs each, BASE… vs CANDIDATE…")
+    cut = words.index("vs")
+    found = words[:cut], words[cut + 1 :]
+    for side in found:
+        if len({*side}) < len(side):
+            raise UsageError(f"the same run twice on one side, {' '.join(side)}: it is no surer for that")
+    return found
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

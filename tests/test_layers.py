@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
     {"cli", "__main__"},
-    {"baselines"},
+    {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},
     {"run", "calibrate", "capacity"},
     {"sitting"},
@@ -64,6 +64,7 @@ PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
+    "search", "statement",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

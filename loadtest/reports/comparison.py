@@ -1,0 +1,205 @@
+"""Two sides compared, as a person reads it: the answer, each figure on both sides, and why. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from loadtest.comparison import Change, Comparison
+from loadtest.reports.cases import Case
+from loadtest.reports.column import Column
+from loadtest.reports.console import Page
+from loadtest.reports.figures import NOT_MEASURED, figure, plain
+from loadtest.reports.markdown import document, fold, head, items
+from loadtest.reports.markdown import table as markdown_table
+from loadtest.reports.markdown import text as markdown_text
+from loadtest.result import VerdictName
+
+MARK = "!"
+_WORDS: dict[VerdictName | None, str] = {
+    "PASS": "no regression", "FAIL": "regression", "INCONCLUSIVE": "inconclusive", "INVALID": "invalid",
+    None: "not judged",
+}  # fmt: skip
+_STYLES: dict[VerdictName, str] = {
+    "PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold red",
+}  # fmt: skip
+_NAMED = 3
+
+
+def table(found: Comparison, width: int, color: bool) -> str:
+    """The whole comparison as text in lines of at most ``width`` columns, ending in a newline.
+
+    What does not fit is left out in this order: the detectable change, the interval. Without ``color`` there is no
+    escape code.
+    """
+    page = Page(width, color)
+    page.paragraphs([answer(found)], style=_STYLES[found.outcome])
+    page.paragraphs([*sides(found)])
+    page.paragraphs([f"unlike: {plain(what)}" for what in found.unlike], style="yellow", hanging=2)
+    sizes = [len(level.changes) for level in found.levels]
+    ends = [sum(sizes[: number + 1]) - 1 for number in range(len(sizes) - 1)]
+    page.table(columns(found), ends)
+    page.paragraphs(reasons(found), hanging=2)
+    page.paragraphs([f"differs: {plain(note)}" for note in found.notes], style="yellow", hanging=2)
+    page.paragraphs(rests(found), style="dim")
+    return page.text()
+
+
+def markdown(found: Comparison) -> str:
+    """A comment for a pull request, ending in a newline."""
+    return document(
+        [
+            *head("compared", cases(found)),
+            markdown_text(answer(found)),
+            items([f"unlike: {what}" for what in found.unlike]),
+            markdown_table(columns(found)),
+            items(reasons(found)),
+            fold("What was compared", [*map(markdown_text, (*sides(found), *rests(found))), items(found.notes)]),
+        ]
+    )
+
+
+def cases(found: Comparison) -> list[Case]:
+    """One for each figure of each level, for a pipeline."""
+    return [
+        Case(
+            name=change.metric,
+            outcome=change.verdict or "SKIPPED",
+            level=level.name,
+            reason=change.reason,
+            figures=f"base {value(change, change.base)}, candidate {value(change, change.candidate)}, change "
+            f"{moved(change, change.change)}, 95 % confidence interval {interval(change)}",
+        )
+        for level in found.levels
+        for change in level.changes
+    ]
+
+
+def answer(found: Comparison) -> str:
+    """What came of it, in a sentence."""
+    told = [(level.name, change) for level in found.levels for change in level.changes]
+    alone = len(found.levels) == 1
+
+    def those(verdict: VerdictName, size: Callable[[Change], float | None]) -> str:
+        """Of the changes with that verdict the largest few, with their size."""
+        chosen = [each for each in told if each[1].verdict == verdict]
+        chosen.sort(key=lambda each: abs(size(each[1]) or 0.0), reverse=True)
+        named = [
+            f"{'' if alone else f'{plain(name)} '}{change.metric}"
+            + ("" if (by := size(change)) is None else f" {moved(change, by)}")
+            for name, change in chosen[:_NAMED]
+        ]
+        return ", ".join(named) + (f" and {len(chosen) - _NAMED} more" if len(chosen) > _NAMED else "")
+
+    if found.outcome == "FAIL":
+        return f"Regression: {those('FAIL', lambda change: change.change)}."
+    if found.outcome == "INVALID":
+        return "Invalid: the client, not the server, was the limit."
+    if found.outcome == "PASS":
+        return f"No regression: no figure got worse by more than {percent(found.tolerance)}, for certain."
+    open_ = sum(change.verdict == "INCONCLUSIVE" for _, change in told)
+    if not open_:
+        return "Inconclusive: a run did not finish, and what is missing cannot be compared."
+    return (
+        f"Inconclusive: {open_} of {len(told)} figures may have got worse by more than {percent(found.tolerance)}, or "
+        "may not. Longer runs, or more of them on each side, would tell."
+    )
+
+
+def sides(found: Comparison) -> list[str]:
+    """What was compared with what."""
+    return [f"base: {_runs(found.base)}", f"candidate: {_runs(found.candidate)}"]
+
+
+def columns(found: Comparison) -> list[Column]:
+    """A row for each figure of each level."""
+    rows = [(level, change) for level in found.levels for change in level.changes]
+    changes = [change for _, change in rows]
+    several = len(found.levels) > 1
+    names = ["" if change is not level.changes[0] else plain(level.name) for level, change in rows]
+    marks = [MARK if change.verdict in ("FAIL", "INVALID") else "" for change in changes]
+    return [
+        *([Column("", marks, "mark")] if any(marks) else []),
+        *([Column("level", names, "setup")] if several else []),
+        Column("figure", [_label(change) for change in changes], "setup"),
+        Column("base", [value(change, change.base) for change in changes]),
+        Column("candidate", [value(change, change.candidate) for change in changes]),
+        Column("change", [moved(change, change.change) for change in changes]),
+        Column("95 % interval", [interval(change) for change in changes], drop=1),
+        Column("detectable", [moved(change, change.detectable) for change in changes], drop=0),
+        Column("", [_word(change) for change in changes], "setup"),
+    ]
+
+
+def reasons(found: Comparison) -> list[str]:
+    """Why figures are not plainly without regression, a line for those that have it in common."""
+    alike: dict[tuple[VerdictName | None, str], list[str]] = {}
+    for level in found.levels:
+        for change in level.changes:
+            if change.verdict != "PASS":
+                where = "" if len(found.levels) == 1 else f"{level.name} "
+                alike.setdefault((change.verdict, change.reason), []).append(f"{where}{change.metric}")
+    order: list[VerdictName | None] = ["INVALID", "FAIL", "INCONCLUSIVE", None]
+    listed = sorted(alike.items(), key=lambda item: order.index(item[0][0]))
+    return [f"{_WORDS[verdict]}: {plain(', '.join(names))}: {plain(why)}" for (verdict, why), names in listed]
+
+
+def rests(found: Comparison) -> list[str]:
+    """What the intervals and the detectable changes are."""
+    by = {change.by for level in found.levels for change in level.changes if change.unit != "share"}
+    said = []
+    if "requests" in by:
+        said.append(
+            "Intervals rest on the requests within the runs; that runs differ among each other is not in them. Four "
+            "runs a side would tell, best played in turn: compare --run."
+        )
+    if any(change.detectable is not None for level in found.levels for change in level.changes):
+        said.append("detectable: the least worsening that these runs would have shown four times in five.")
+    return said
+
+
+def value(change: Change, of: float | None) -> str:
+    """A figure as people write it; its unit stands with its name."""
+    if of is None:
+        return NOT_MEASURED
+    return percent(of) if change.unit == "share" else figure(of)
+
+
+def moved(change: Change, by: float | None) -> str:
+    """A change with its sign: +12.3 %, of a share +0.5 pp."""
+    return NOT_MEASURED if by is None else f"{100 * by:+.3g} {_unit(change)}"
+
+
+def interval(change: Change) -> str:
+    """Between what the change lies; an open end is ``…``."""
+    if change.ci95 is None:
+        return NOT_MEASURED
+    low, high = ("…" if end is None else f"{100 * end:+.3g}" for end in change.ci95)
+    return f"{low} to {high} {_unit(change)}"
+
+
+def percent(share: float) -> str:
+    """0.05 is 5 %."""
+    return f"{100 * share:.3g} %"
+
+
+def _runs(folders: Sequence[str]) -> str:
+    """The folders of a side; those beside each other with their common part said once."""
+    if len(folders) == 1:
+        return plain(folders[0])
+    parents = {folder.rpartition("/")[0] for folder in folders}
+    parent = parents.pop() if len(parents) == 1 else ""
+    names = [folder.removeprefix(f"{parent}/") for folder in folders] if parent else folders
+    return plain(f"{f'{parent}: ' if parent else ''}{', '.join(names)}") + f" ({len(folders)} runs)"
+
+
+def _unit(change: Change) -> str:
+    return "pp" if change.unit == "share" else "%"
+
+
+def _label(change: Change) -> str:
+    return f"{change.metric} ms" if change.unit == "ms" else change.metric
+
+
+def _word(change: Change) -> str:
+    """The verdict; a change for the better is told as such."""
+    if change.verdict == "PASS" and change.reason.startswith("better"):
+        return "better"
+    return _WORDS[change.verdict]
