@@ -59,11 +59,11 @@ def measured(slo: SloResult) -> str:
 
 
 def interval(slo: SloResult) -> str:
-    """The confidence interval with its unit; an open end is ``…``."""
-    if slo.ci is None:
-        return NOT_MEASURED
-    low, high = (NOT_MEASURED if end is None else quantity(end, slo.unit) for end in slo.ci)
-    return f"{low} to {high}"
+    """The confidence interval with its unit; an end of which nothing was measured is left open."""
+    low, high = (None if end is None else quantity(end, slo.unit) for end in slo.ci or (None, None))
+    if low and high:
+        return f"{low} to {high}"
+    return f"from {low}" if low else f"up to {high}" if high else NOT_MEASURED
 
 
 def quantity(value: float, unit: str) -> str:

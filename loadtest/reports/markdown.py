@@ -83,7 +83,7 @@ def text(foreign: str) -> str:
     its own spelt out, and no address, user or issue in it that would become a link."""
     shown = plain(foreign)
     if len(shown) > MOST_CHARACTERS:
-        shown = shown[:MOST_CHARACTERS] + " …"
+        shown = f"{shown[: MOST_CHARACTERS // 2]} … {shown[-MOST_CHARACTERS // 2 :]}"
     return re.sub(r"://|www\.|[@#]", lambda found: found[0][0] + _NOTHING + found[0][1:], shown).translate(_SPECIAL)
 
 

@@ -16,7 +16,7 @@ from loadtest.reports.annotations import MOST, github, gitlab
 from loadtest.reports.cases import Case, cases, no_result
 from loadtest.reports.column import Column
 from loadtest.reports.junit import junit
-from loadtest.reports.markdown import MOST_CHARACTERS, MOST_ROWS, markdown, table, text
+from loadtest.reports.markdown import MOST_CHARACTERS, MOST_LINES, MOST_ROWS, markdown, table, text
 from loadtest.result import ErrorGroup, LevelResult, Result, SloResult, Verdict
 
 HOSTILE = (
@@ -87,7 +87,7 @@ def test_each_slo_of_each_level_is_a_case_with_its_verdict(verdict: str, judged:
 
 def test_a_value_among_the_failures_is_not_told_as_nothing(judged: Callable[..., Result]) -> None:
     inside, nothing = slo("FAIL", value=None, ci=(390.0, None)), slo("INCONCLUSIVE", value=None, ci=None, n=0)
-    assert cases(judged(inside))[0].figures == "measured ∞, 95 % confidence interval 390 ms to –, n 40,000"
+    assert cases(judged(inside))[0].figures == "measured ∞, 95 % confidence interval from 390 ms, n 40,000"
     assert cases(judged(nothing))[0].figures == "measured –, 95 % confidence interval –, n 0"
 
 
@@ -239,12 +239,17 @@ def test_a_sign_is_itself_in_a_cell_an_item_and_a_paragraph(sign: str) -> None:
 
 def test_a_comment_fits_into_one_however_much_went_wrong(matrix: Result) -> None:
     levels = [
-        msgspec.structs.replace(level, name=f"{level.name} {number}", slo=[slo("FAIL", reason="<" * 5000)] * 3)
+        msgspec.structs.replace(
+            level, name=f"{level.name} {number}", slo=[slo("FAIL", reason=f"{number} late" * 99)] * 3
+        )
         for number in range(9)
         for level in matrix.levels
     ]
-    comment = markdown(msgspec.structs.replace(matrix, levels=levels, warnings=["w" * 5000] * 99, exit_code=99))
+    said = [f"{number} " + "words " * 999 for number in range(99)]
+    comment = markdown(msgspec.structs.replace(matrix, levels=levels, warnings=said, exit_code=99))
+    assert len(comment) < 65_536
     assert f"and {3 * len(levels) - MOST_ROWS} rows more" in comment
+    assert f"and {99 - MOST_LINES} more" in comment
     assert text("<" * 5000).count("&#60;") == MOST_CHARACTERS
 
 

@@ -65,7 +65,7 @@ def test_a_value_among_the_failures_and_an_open_end_are_shown_as_such(with_slos:
     found = with_slos([slo("FAIL", value=None, ci=(120.0, None))])
     cells = {column.head: column.cells[0] for column in columns(found)}
     assert cells["measured"] == "∞"
-    assert cells["95 % interval"] == "120 ms to –"
+    assert cells["95 % interval"] == "from 120 ms"
 
 
 def test_it_says_that_the_policy_and_not_the_figures_failed_it(with_slos: Build) -> None:
