@@ -91,8 +91,8 @@ def compare(
             f"not comparable:{listed}\nMeasure both sides alike, or compare them all the same with --allow-unlike."
         )
     notes = [*same.notes, *_incomplete((*base, *candidate))]
-    pairs = []
-    for ours, theirs in _names(base, candidate):
+    names, pairs = _names(base, candidate), []
+    for ours, theirs in names:
         name = ours if ours == theirs else f"{ours} → {theirs}"
         pair = _Pair(name, _playings(base, ours, notes), _playings(candidate, theirs, notes))
         if pair.base and pair.candidate:
@@ -103,7 +103,7 @@ def compare(
         raise UsageError("nothing to compare: no level has requests in its window on both sides")
     levels = _compared(pairs, metrics, tolerance)
     verdicts: list[VerdictName] = [each.verdict for level in levels for each in level.changes if each.verdict]
-    if not all(run.result.complete for run in (*base, *candidate)):
+    if len(pairs) < len(names) or not all(run.result.complete for run in (*base, *candidate)):
         verdicts.append("INCONCLUSIVE")  # docs/metrics.md: what was cut short is never a PASS
     outcome: VerdictName = next((name for name in WORST_FIRST if name in verdicts), "INCONCLUSIVE")
     return Comparison(

@@ -96,7 +96,7 @@ def answer(found: Comparison) -> str:
         return f"No regression: no figure got worse by more than {percent(found.tolerance)}, for certain."
     open_ = sum(change.verdict == "INCONCLUSIVE" for _, change in told)
     if not open_:
-        return "Inconclusive: a run did not finish, and what is missing cannot be compared."
+        return "Inconclusive: a run is not whole, and what is missing cannot be compared; nothing else got worse."
     return (
         f"Inconclusive: {open_} of {len(told)} figures may have got worse by more than {percent(found.tolerance)}, or "
         "may not. Longer runs, or more of them on each side, would tell."
