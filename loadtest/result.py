@@ -442,8 +442,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class RawPeak(msgspec.Struct, frozen=True, kw_only=True):
     """The highest throughput at any load tried, whatever the latency."""
 
-    output_tokens_per_s: Annotated[float | None, _says("null: tokens are unknown, and it is that of requests")]
-    requests_per_s: float
+    output_tokens_per_s: Annotated[float | None, _says("null: tokens are unknown, and it is that of answers")]
+    requests_per_s: Annotated[float | None, _says("answers; null where they were more than kept coming, as of a queue")]
     load: float
 
 
@@ -456,6 +456,15 @@ class Usable(msgspec.Struct, frozen=True, kw_only=True):
     value: Annotated[float | None, _says("null: no load passed")]
 
 
+class Searched(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a search looked, and what it took for a load to pass."""
+
+    start: Annotated[float, _says("load of the first trial")]
+    least: float
+    most: Annotated[float | None, _says("null: without end")]
+    trials: Annotated[int, _says("that had to pass at a load, each of them")]
+
+
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """What one search found."""
 
@@ -463,6 +472,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     setting: Annotated[str, _says("batching, model and lengths, where there are several; empty: there is one")]
     tier: Annotated[str, _says("name of this set of SLOs, where there are several; empty: there is one")]
     slo: list[str]
+    searched: Searched
     bracket: Annotated[
         tuple[float | None, float | None],
         _says("highest load that passed in enough trials, and the lowest that did not; null: none"),

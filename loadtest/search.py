@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from loadtest.result import Trial
+from loadtest.result import Searched, Trial
 
 # Loads of the grid between one and twice as much: 4.4 % apart; where there is a cliff so many times finer.
 A_DOUBLING = 16
@@ -24,27 +24,21 @@ CALM, BROKEN = 0.7, 1.5
 
 
 class Space(NamedTuple):
-    """Where to search: loads from ``least`` to ``most`` (None: without end), beginning at ``start``.
+    """Where to search, and how many trials have to pass at a load. ``whole``: loads are whole numbers."""
 
-    ``whole``: loads are whole numbers. ``trials``: how many have to pass at a load.
-    """
-
-    start: float
-    least: float
-    most: float | None
+    searched: Searched
     whole: bool
-    trials: int = 3
 
     def load(self, step: int, finer: int = 1) -> float:
         """The load so many steps of the grid from the start."""
-        found = min(self.start * 2 ** (step / A_DOUBLING / finer), math.inf if self.most is None else self.most)
-        found = max(found, self.least)
+        start, least, most = self.searched.start, self.searched.least, self.searched.most
+        found = max(min(start * 2 ** (step / A_DOUBLING / finer), math.inf if most is None else most), least)
         return float(round(found)) if self.whole else float(f"{found:.3g}")
 
     def between(self, low: float, high: float, finer: int = 1) -> list[float]:
         """The loads of the grid inside, in order."""
         size = A_DOUBLING * finer
-        first, last = (round(math.log2(end / self.start) * size) for end in (low, high))
+        first, last = (round(math.log2(end / self.searched.start) * size) for end in (low, high))
         return sorted({load for step in range(first, last + 1) if low < (load := self.load(step, finer)) < high})
 
 
@@ -127,7 +121,7 @@ def following(trials: Sequence[Trial], space: Space, seed: int) -> Next | None:
     top = tried.top()
     base = tried.base(top)
     if top is None:
-        up = space.start if base is None else space.load(_step(base, space) + A_DOUBLING)
+        up = space.searched.start if base is None else space.load(_step(base, space) + A_DOUBLING)
         if base is None or up > base:
             return Next(up, look=True)
     elif base is None:
@@ -135,7 +129,11 @@ def following(trials: Sequence[Trial], space: Space, seed: int) -> Next | None:
         if down < top:
             return Next(down, look=True)
         # The least load there is: that it does not pass has to be as sure as that another does.
-        return Next(top, look=False) if len(tried.at.get(top, ())) < space.trials and not _gone(tried, top) else None
+        return (
+            Next(top, look=False)
+            if len(tried.at.get(top, ())) < space.searched.trials and not _gone(tried, top)
+            else None
+        )
     elif inside := space.between(base, top) or (space.between(base, top, FINER) if tried.cliff() else []):
         return Next(inside[len(inside) // 2], look=False)
     elif base != tried.low:
@@ -148,21 +146,21 @@ def _gone(tried: _Tried, load: float) -> bool:
 
 
 def _step(load: float, space: Space) -> int:
-    return round(math.log2(load / space.start) * A_DOUBLING)
+    return round(math.log2(load / space.searched.start) * A_DOUBLING)
 
 
 def _confirming(tried: _Tried, top: float | None, space: Space, rng: random.Random) -> Next | None:
     """The next trial at the two ends, in an order drawn at random, so that a target that drifts favours neither."""
     low = tried.low
     assert low is not None
-    wanted = [low] * max(0, space.trials - tried.passes(low))
+    wanted = [low] * max(0, space.searched.trials - tried.passes(low))
     if top is not None and not _gone(tried, top):
-        wanted += [top] * max(0, space.trials - len(tried.at.get(top, ())))
+        wanted += [top] * max(0, space.searched.trials - len(tried.at.get(top, ())))
     return Next(rng.choice(wanted), look=False) if wanted and not _gone(tried, low) else None
 
 
 def found(trials: Sequence[Trial], space: Space) -> Found:
     """The bracket that ``trials`` prove, however far they have come."""
     tried = _Tried(trials)
-    enough = [load for load in tried.at if tried.passes(load) >= space.trials and _below(load, tried.high)]
+    enough = [load for load in tried.at if tried.passes(load) >= space.searched.trials and _below(load, tried.high)]
     return Found(max(enough, default=None), tried.high, tried.cliff())

@@ -1,0 +1,520 @@
+"""The search for capacity as it is played: scenario -> sitting -> the trials that it asks for -> bracket -> result."""
+
+import logging
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from loadtest import plan, slo
+from loadtest.caveats import caveats
+from loadtest.duration import duration
+from loadtest.engine.local import Interrupts
+from loadtest.errors import (
+    EXIT_INTERRUPTED,
+    Aborted,
+    LoadtestError,
+    ResultError,
+    TargetError,
+    UsageError,
+    worst_exit_code,
+)
+from loadtest.host import usable_cores
+from loadtest.level import Level
+from loadtest.progress import Progress
+from loadtest.result import (
+    Capacity,
+    LevelResult,
+    RawPeak,
+    Result,
+    Searched,
+    Trial,
+    Usable,
+    Verdict,
+    VerdictName,
+    load,
+    write,
+)
+from loadtest.run import Outcome
+from loadtest.scenario.model import Override, Resolved, Scenario
+from loadtest.schedule import Load
+from loadtest.search import MOST_LEVELS, Next, Space, following, found
+from loadtest.sitting import RESOLVED, Options, Playing, Sitting, asked_to_stop, resolve, sit
+from loadtest.slo import Slo
+from loadtest.statement import Axis, statement
+from loadtest.verdict import WORST_FIRST, exit_code
+
+# The chance that a trial passes at a load just beyond the capacity, at each of its two looks. It is the three of them
+# that have to pass: bench/verdicts.py says how often a search then ends above the true capacity.
+CHANCE = 0.35
+# A trial is to have so many times the requests that independent ones would need to prove the SLO.
+AMPLE = 5
+# A start that nobody named may turn out too high: the search goes down to this share of it.
+LEAST_SHARE = 1 / 16
+
+log = logging.getLogger(__name__)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a search.
+
+    ``axis`` of None is that of the scenario's load. ``least`` and ``most`` bound the loads; without ``least`` it begins
+    at 1. ``tiers`` are names and their SLOs, instead of the scenario's. ``usable`` says what is to be kept back.
+    """
+
+    axis: Axis | None = None
+    least: float | None = None
+    most: float | None = None
+    trials: int = 3
+    budget_s: float = 1800.0
+    usable: Usable = Usable(reserve=0.0, replicas=1, lost=0, value=None)
+    tiers: dict[str, tuple[str, ...]] = {}
+
+
+class _Search(msgspec.Struct, kw_only=True):
+    """One search while it goes on: of one setting, by one tier."""
+
+    setting: str
+    tier: str
+    slos: list[Slo]
+    trials: list[Trial] = []
+    ended: str = "goes on"
+
+
+def capacity(options: Options, question: Question, progress: Progress) -> Outcome:
+    """Search to the end, to the budget, an interruption, or an error; in each case the result so far is on disk.
+
+    With ``options.resume`` the search in ``options.output`` goes on as it was asked then; of ``question`` only the
+    budget counts.
+
+    Raises:
+        LoadtestError: it could not begin.
+    """
+    before = None
+    if options.resume:
+        before = _before(options)
+        options, question = _as_then(options, question, before)
+    axis, resolved = _resolved(options, question)
+    asked, space = resolved.scenario, _space(axis, question)
+    workers = options.workers or (max(1, usable_cores() - 1) if space.searched.most is None else None)
+    options = msgspec.structs.replace(options, on_inconclusive="extend", alpha=2 * CHANCE, workers=workers)
+    began = time.monotonic()
+    with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
+        play = _Play(sitting, asked, axis, space, question, interrupts)
+        if before is not None:
+            play.go_on(before)
+        write(play.so_far(), sitting.folder)
+        error: LoadtestError | None = None
+        try:
+            for number, setting in enumerate(sitting.levels):
+                left_s = question.budget_s - (time.monotonic() - began)
+                play.search(setting, time.monotonic() + left_s / (len(sitting.levels) - number))
+                if interrupts.count:
+                    break
+        except LoadtestError as stop:
+            error = stop
+        except KeyboardInterrupt:
+            log.info("interrupted between two trials")
+        progress.close()
+        result = play.ended(error)
+        write(result, sitting.folder)
+    return Outcome(result, sitting.folder, error)
+
+
+class _Play:
+    """Plays the trials of all searches into one result."""
+
+    def __init__(
+        self, sitting: Sitting, asked: Scenario, axis: Axis, space: Space, question: Question, interrupts: Interrupts
+    ) -> None:
+        self._sitting = sitting
+        self._asked = asked
+        self._axis = axis
+        self._space = space
+        self._question = question
+        self._interrupts = interrupts
+        self._levels: list[LevelResult] = []
+        self._searches = {
+            (setting.index, tier): _Search(setting=_setting(setting, sitting.levels), tier=tier, slos=slos)
+            for setting in sitting.levels
+            for tier, slos in _tiers(question, sitting.slos).items()
+        }
+
+    def go_on(self, before: Result) -> None:
+        """Take over the trials that ended; one that was cut short is played again."""
+        earlier = {(each.setting, each.tier): each for each in _each(before)}
+        for search in self._searches.values():
+            if each := earlier.get((search.setting, search.tier)):
+                search.trials = [*each.trials]
+        count = max(
+            (index + 1 for each in earlier.values() for trial in each.trials for index in trial.levels), default=0
+        )
+        self._levels = before.levels[:count]
+        self._sitting.go_on(count)
+
+    def search(self, setting: Level, until: float) -> None:
+        """Search at one setting, by all tiers, until all have their brackets or it is ``until`` (monotonic seconds).
+
+        Raises:
+            LoadtestError: no further trial can be played.
+            KeyboardInterrupt: the user asked to stop between two trials.
+        """
+        own = [search for (index, _), search in self._searches.items() if index == setting.index]
+        while not self._interrupts.count:
+            ahead = [(search, following(search.trials, self._space, self._sitting.begun.seed)) for search in own]
+            for search, after in ahead:
+                if after is None:
+                    search.ended = _ended(search.trials)
+            wanted = next((after for _, after in ahead if after is not None), None)
+            if wanted is None:
+                return
+            level = self._trial(setting, wanted, own)
+            if time.monotonic() + _lasts_s(level) > until:
+                for search, after in ahead:
+                    if after is not None:
+                        search.ended = "ended with its time (--budget)"
+                return
+            self._play(level, wanted, own)
+
+    def _play(self, level: Level, wanted: Next, own: Sequence[_Search]) -> None:
+        sitting, first = self._sitting, len(self._levels)
+        playing = sitting.play(level, first + 1)
+        figures, playings = playing.figures, [playing]
+        self._levels.append(figures)
+        whole = not wanted.look or figures.counts.in_window >= self._needed()
+        sitting.check()
+        if self._open(figures) and whole and playing.error is None and not self._interrupts.count:
+            figures, more = sitting.extend(level, playing, first + 1)
+            playings.append(more)
+            self._levels[first:] = [figures, more.figures]
+            sitting.check()
+        error = next((each.error for each in playings if each.error is not None), None)
+        if not self._interrupts.count and (error is None or isinstance(error, Aborted)):
+            levels = [*range(first, len(self._levels))]
+            for search in own:
+                search.trials.append(_judged(search, wanted, figures, levels, playings, whole=whole))
+        write(self.so_far(), sitting.folder)
+        if error is not None and not isinstance(error, Aborted):
+            raise error
+
+    def _open(self, figures: LevelResult) -> bool:
+        """Whether more requests could make a PASS of it."""
+        verdicts = {each.verdict for each in figures.slo}
+        return "INCONCLUSIVE" in verdicts and not verdicts & {"FAIL", "INVALID"}
+
+    def _trial(self, setting: Level, wanted: Next, own: Sequence[_Search]) -> Level:
+        rate = wanted.load
+        made = Load("closed", concurrency=round(wanted.load))
+        if self._axis == "rate":
+            gamma = self._asked.burstiness if self._asked.arrival == "gamma" else None
+            made = Load(self._asked.arrival, rate_per_s=wanted.load, burstiness=gamma)
+        else:
+            lower = [trial for search in own for trial in search.trials if trial.load <= wanted.load]
+            nearest = max(lower, key=lambda trial: trial.load, default=None)
+            rate = (nearest and self._levels[nearest.levels[0]].rates.completed_per_s) or math.inf
+        at_least_s = 0.0 if wanted.look else math.ceil(self._needed() / rate)
+        warmup_s = plan.trial(self._asked, setting, 0, made, at_least_s, 1).warmup_s
+        number = 1 + sum(trial.load == wanted.load for trial in own[0].trials)
+        return plan.trial(self._asked, setting, len(self._levels), made, at_least_s + warmup_s, number)
+
+    def _needed(self) -> int:
+        from loadtest.evidence import sample_floor
+
+        quantiles = [_quantile(each) for each in self._sitting.slos]
+        return AMPLE * max(sample_floor(p, CHANCE) for p in [0.5, *quantiles])
+
+    def so_far(self) -> Result:
+        """The result with what is known of each search."""
+        begun = self._sitting.begun
+        each = [self._capacity(search) for search in self._searches.values()]
+        ends = {index for one in each for trial in one.trials if trial.load in one.bracket for index in trial.levels}
+        rests_on = [self._levels[index] for index in sorted(ends)]
+        said = [text for level in rests_on for text in caveats(level, begun.conditions.prompts_sized)]
+        first = [one for one in each if one.tier == each[0].tier]
+        best = max(first, key=lambda one: -math.inf if one.bracket[0] is None else one.bracket[0])
+        return msgspec.structs.replace(
+            begun,
+            warnings=[*begun.warnings, *dict.fromkeys(said)],
+            levels=self._levels,
+            capacity=best,
+            capacities=each if len(each) > 1 else [],
+            verdict=_verdict(each),
+        )
+
+    def ended(self, error: LoadtestError | None) -> Result:
+        """The whole result."""
+        stopped = "was interrupted" if self._interrupts.count else "ended early"
+        for search in self._searches.values():
+            if search.ended == "goes on":
+                search.ended = stopped
+        result = self.so_far()
+        codes = [exit_code(result.verdict)]
+        if self._levels and not any(level.counts.ok for level in self._levels):
+            codes.append(TargetError.exit_code)
+        codes += [error.exit_code] if error else []
+        codes += [EXIT_INTERRUPTED] if self._interrupts.count else []
+        return msgspec.structs.replace(
+            result,
+            complete=error is None and not self._interrupts.count,
+            exit_code=worst_exit_code(codes),
+            warnings=[*result.warnings, *([self._sitting.redact(str(error))] if error else [])],
+        )
+
+    def _capacity(self, search: _Search) -> Capacity:
+        bracket = found(search.trials, self._space)
+        asked = self._question.usable
+        value = None
+        if bracket.passed is not None:
+            value = float(f"{bracket.passed * (1 - asked.reserve) * (asked.replicas - asked.lost):.4g}")
+        known = Capacity(
+            axis=self._axis,
+            setting=search.setting,
+            tier=search.tier,
+            slo=[each.text for each in search.slos],
+            searched=self._space.searched,
+            bracket=(bracket.passed, bracket.not_passed),
+            trials=search.trials,
+            raw_peak=_raw_peak(search.trials, self._levels),
+            usable=msgspec.structs.replace(asked, value=value),
+            cliff=bracket.cliff,
+            ended=search.ended,
+            statement="",
+        )
+        begun = self._sitting.begun
+        words = statement(known, self._levels, begun.conditions, begun.seed)
+        return msgspec.structs.replace(known, statement=words)
+
+
+# Before the search --------------------------------------------------------------------------------------------
+
+
+def question(
+    axis: Axis | None, least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int,
+    lost: int, tiers: Sequence[str],
+) -> Question:  # fmt: skip
+    """What the flags ask.
+
+    Raises:
+        UsageError: one of them says nothing that could be meant.
+    """
+    if lost >= replicas and lost:
+        raise UsageError(f"--lost {lost} of --replicas {replicas} leaves nothing to serve: lower it")
+    if least is not None and most is not None and least > most:
+        raise UsageError(f"--min {least:g} is above --max {most:g}")
+    try:
+        budget_s = duration(budget)
+    except ValueError as error:
+        raise UsageError(f"--budget {budget}: {error}") from None
+    return Question(
+        axis=axis,
+        least=least,
+        most=most,
+        trials=trials,
+        budget_s=budget_s,
+        usable=Usable(reserve=_share(reserve), replicas=replicas, lost=lost, value=None),
+        tiers=dict(map(_tier, tiers)),
+    )
+
+
+def _share(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
+    if not share < 1:
+        raise UsageError(f"--reserve {text}: expected a share below 100 %, such as 20% or 0.2")
+    return round(share, 9)
+
+
+def _tier(text: str) -> tuple[str, tuple[str, ...]]:
+    name, colon, slos = text.partition(":")
+    found = [each.strip() for each in slos.split(";") if each.strip()]
+    if not colon or not name.strip() or not found:
+        raise UsageError(f"--tier {text}: expected NAME: SLO; SLO, such as 'fast: p99(ttft) < 200ms'")
+    try:
+        return name.strip(), tuple(slo.parse(each).text for each in found)
+    except ValueError as error:
+        raise UsageError(f"--tier {name.strip()}: {error}") from None
+
+
+def _before(options: Options) -> Result:
+    """The search that lies in the folder.
+
+    Raises:
+        ResultError: there is none that could be gone on with.
+    """
+    assert options.output is not None
+    before = load(options.output)
+    if before.capacity is None:
+        raise ResultError(f"{options.output} holds a run and no search for capacity; begin one with loadtest capacity")
+    if not before.levels:
+        raise ResultError(f"{options.output} holds a search without a trial that ended; begin it anew")
+    return before
+
+
+def _as_then(options: Options, question: Question, before: Result) -> tuple[Options, Question]:
+    """What was asked when the search in the folder began."""
+    assert options.output is not None
+    each = _each(before)
+    one = each[0]
+    bundled = any(level.batching for level in before.levels)
+    least, start = one.searched.least, one.searched.start
+    question = Question(
+        axis=one.axis,
+        least=least if least == start else None,
+        most=one.searched.most,
+        trials=one.searched.trials,
+        budget_s=question.budget_s,
+        usable=one.usable,
+        tiers={one.tier: tuple(one.slo) for one in each if one.tier},
+    )
+    url = options.url or (None if bundled else before.conditions.endpoint.url)
+    labels = {**before.labels, **options.labels}
+    source = str(options.output / RESOLVED)
+    return msgspec.structs.replace(options, source=source, overrides={}, url=url, labels=labels), question
+
+
+def _resolved(options: Options, question: Question) -> tuple[Axis, Resolved]:
+    """The axis, and the scenario with a load on it, from which the levels of each setting are made.
+
+    Raises:
+        UsageError: it asks for nothing that could be kept.
+    """
+    given = dict(options.overrides)
+    if question.tiers:
+        texts = dict.fromkeys(text for tier in question.tiers.values() for text in tier)
+        given["slo"] = Override("\n".join(texts), "--tier")
+    plain = resolve(options.source, given)
+    stated = plain.scenario.levels[0].concurrency is not None and options.source is not None
+    axis = question.axis or ("concurrency" if stated else "rate")
+    searched = _space(axis, question).searched
+    start = Override(f"{searched.start if searched.most is None else searched.most:g}", "--axis")
+    given = {**given, axis: start, "repeat": Override("1", "capacity")}
+    if plain.scenario.seed is not None and "seed" not in given:
+        given["seed"] = Override(str(plain.scenario.seed), plain.sources["seed"])
+    resolved = resolve(options.source, given)
+    if not resolved.scenario.slo:
+        raise UsageError("a search needs what is to be kept to: give --slo, such as --slo 'p99(ttft) < 300ms'")
+    for each in map(slo.parse, resolved.scenario.slo):
+        if each.scope.level is not None:
+            raise UsageError(f"slo {each.text}: a search sets the levels itself; leave level= out")
+        if question.tiers and each.metric == "goodput" and not each.limits:
+            raise UsageError(f"slo {each.text}: in a tier goodput needs its own limits: goodput(ttft < 300ms) >= 99%")
+    return axis, resolved
+
+
+def _space(axis: Axis, question: Question) -> Space:
+    start = 1.0 if question.least is None else question.least
+    if question.least is None and question.most is not None:
+        start = min(start, question.most)
+    least = start if question.least is not None or axis == "concurrency" else start * LEAST_SHARE
+    searched = Searched(start=start, least=least, most=question.most, trials=question.trials)
+    return Space(searched, whole=axis == "concurrency")
+
+
+def _tiers(question: Question, slos: Sequence[Slo]) -> Mapping[str, list[Slo]]:
+    if not question.tiers:
+        return {"": [*slos]}
+    return {name: [slo.parse(text) for text in texts] for name, texts in question.tiers.items()}
+
+
+def _setting(level: Level, every: Sequence[Level]) -> str:
+    return level.name.replace(str(level.load), "").strip() if len(every) > 1 or level.batching else ""
+
+
+# Trials -------------------------------------------------------------------------------------------------------
+
+
+def _judged(
+    search: _Search, wanted: Next, figures: LevelResult, levels: list[int], playings: Sequence[Playing], *, whole: bool
+) -> Trial:  # fmt: skip
+    """The trial as the SLOs of the search judge it."""
+    texts = {each.text: each for each in search.slos}
+    own = [each for each in figures.slo if each.expression in texts]
+    outcome: VerdictName = next(name for name in WORST_FIRST if any(each.verdict == name for each in own))
+    nearness = max(_nearness(texts[each.expression], each.value) for each in own)
+    if any(isinstance(playing.error, Aborted) for playing in playings):
+        return Trial(load=wanted.load, outcome="FAIL", resolved=True, nearness=None, levels=levels)
+    return Trial(
+        load=wanted.load,
+        outcome=outcome,
+        resolved=outcome in ("PASS", "FAIL") or (outcome == "INCONCLUSIVE" and whole),
+        nearness=nearness if math.isfinite(nearness) and outcome != "INVALID" else None,
+        levels=levels,
+    )
+
+
+def _nearness(slo: Slo, value: float | None) -> float:
+    """Value ÷ limit of what is to be low, and the same of what is missing where it is to be high."""
+    if value is None:
+        return math.inf
+    if slo.metric == "goodput":
+        return float(f"{(1 - value) / (1 - slo.limit):.4g}")
+    if slo.op.startswith(">"):
+        return float(f"{slo.limit / value:.4g}") if value else math.inf
+    return float(f"{value / slo.limit:.4g}")
+
+
+def _quantile(slo: Slo) -> float:
+    """The share of requests that have to be good."""
+    if slo.quantile is not None:
+        return slo.quantile
+    return {"error_rate": 1 - slo.limit, "goodput": slo.limit}.get(slo.metric, 0.5)
+
+
+def _lasts_s(level: Level) -> float:
+    """How long a trial sends, as far as that is known before."""
+    rate = level.load.mean_rate_per_s()
+    ends = [level.duration_s, level.requests / rate if level.requests and rate else None]
+    return min((end for end in ends if end is not None), default=0.0)
+
+
+def _ended(trials: Sequence[Trial]) -> str:
+    if sum(len(trial.levels) for trial in trials) >= MOST_LEVELS:
+        return f"ended after {MOST_LEVELS} levels, the most it may play"
+    return "came to its end"
+
+
+def _raw_peak(trials: Sequence[Trial], levels: Sequence[LevelResult]) -> RawPeak | None:
+    """Of a queue that grew, those who were answered after the sending are among the answers, and they are no rate."""
+    peaks = [
+        RawPeak(
+            output_tokens_per_s=levels[index].throughput.output_tokens_per_s,
+            requests_per_s=levels[index].rates.completed_per_s if levels[index].status == "ok" else None,
+            load=trial.load,
+        )
+        for trial in trials
+        for index in trial.levels
+    ]
+    known = [peak for peak in peaks if (peak.output_tokens_per_s, peak.requests_per_s) != (None, None)]
+    return max(known, key=lambda peak: (peak.output_tokens_per_s or 0.0, peak.requests_per_s or 0.0), default=None)
+
+
+# The result ---------------------------------------------------------------------------------------------------
+
+
+def _each(result: Result) -> list[Capacity]:
+    return result.capacities or ([result.capacity] if result.capacity else [])
+
+
+def _verdict(each: Sequence[Capacity]) -> Verdict:
+    """PASS where each search found a load that passed; else the worst of why not."""
+    reasons = [(_why(one), f"{_name(one)}{one.statement.partition('; raw peak')[0]}") for one in each]
+    outcome = next(name for name in WORST_FIRST if any(why == name for why, _ in reasons))
+    return Verdict(outcome=outcome, reasons=[text for why, text in reasons if why == outcome and why != "PASS"])
+
+
+def _why(one: Capacity) -> VerdictName:
+    if one.bracket[0] is not None:
+        return "PASS"
+    outcomes = [trial.outcome for trial in one.trials if trial.resolved and trial.load == one.searched.least]
+    if len(outcomes) >= one.searched.trials and {*outcomes} == {"FAIL"}:
+        return "FAIL"
+    if one.trials and all(trial.outcome == "INVALID" for trial in one.trials):
+        return "INVALID"
+    return "INCONCLUSIVE"
+
+
+def _name(one: Capacity) -> str:
+    names = " ".join(filter(None, (one.setting, one.tier)))
+    return f"{names}: " if names else ""
