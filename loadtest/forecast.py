@@ -15,7 +15,7 @@ from loadtest.schedule import Load
 from loadtest.slo import Slo
 from loadtest.workload import datasets
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Workload
+from loadtest.workload.model import OUTPUT_TOKENS, Workload
 from loadtest.workload.rows import Reader
 
 SHOWN_ARRIVALS = 6
@@ -192,11 +192,12 @@ def forecast(
     ``count`` gives the tokens of a text of the user's data that comes without its length; ``slos`` are what the levels
     have to keep to.
     """
+    unsaid = None if scenario.values.get("endpoint") == "embeddings" else OUTPUT_TOKENS
     found: list[LevelForecast] = []
     lengths: dict[Workload, list[_Seen]] = {}
     for level in levels:
         first, times = _times(level, seed, max(_TIMES_LOOKED_AT // len(levels), _LEAST_LOOKED_AT))
-        look = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT), count)
+        look = _look(level, seed, times, max(_LOOKED_AT // len(levels), _LEAST_LOOKED_AT), count, unsaid)
         for workload in level.workloads:
             lengths.setdefault(workload, [])
         for place, ask in look.asks:
@@ -204,7 +205,7 @@ def forecast(
         if times is not None and look.whole:
             times = times[: look.arrivals]  # a number of requests may leave out the last
         found.append(_level(level, first, times, look, prices))
-    workloads = [_workload(workload, asks) for workload, asks in lengths.items()]
+    workloads = [_workload(workload, asks, unsaid) for workload, asks in lengths.items()]
     return Forecast(
         scenario=scenario,
         target=target,
@@ -245,8 +246,10 @@ def _times(level: Level, seed: int, most: int) -> tuple[list[float], list[float]
     return times[:SHOWN_ARRIVALS], times if len(times) <= most else None
 
 
-def _look(level: Level, seed: int, times: Sequence[float] | None, most: int, count: Callable[[str], int]) -> _Look:
-    """The plan's first requests, ``most`` of them at most."""
+def _look(
+    level: Level, seed: int, times: Sequence[float] | None, most: int, count: Callable[[str], int], unsaid: int | None
+) -> _Look:
+    """The plan's first requests, ``most`` of them at most; ``unsaid`` is asked where data have no length of answer."""
     readers = [Reader(workload.rows) if workload.rows else None for workload in level.workloads]
     seen: list[tuple[int, _Seen]] = []
     arrivals = sessions = 0
@@ -269,7 +272,7 @@ def _look(level: Level, seed: int, times: Sequence[float] | None, most: int, cou
         if (reader := readers[request.workload]) is not None and request.row is not None:
             turn = reader.row(request.row).turns[(request.turn or 1) - 1]
             own = datasets.input_tokens(turn, count) if own is None else own
-            answer = datasets.output_tokens(turn, count) if answer is None else answer
+            answer = (datasets.output_tokens(turn, count) or unsaid) if answer is None else answer
         sent = None if own is None else before + own
         seen.append((request.workload, _Seen(own, sent, answer)))
         before = (sent or 0.0) + (answer or 0)
@@ -349,12 +352,15 @@ def _sending_s(level: Level, times: Sequence[float] | None) -> float | None:
     return min(level.duration_s or math.inf, by_count)
 
 
-def _workload(workload: Workload, asks: Sequence[_Seen]) -> WorkloadForecast:
+def _workload(workload: Workload, asks: Sequence[_Seen], unsaid: int | None) -> WorkloadForecast:
+    output = _asked(workload, workload.output_tokens)
+    if output == "data" and workload.rows and workload.rows.output_tokens is None:
+        output = None if unsaid is None else str(unsaid)
     own, sent = _spread(ask.own for ask in asks), _spread(ask.sent for ask in asks)
     return WorkloadForecast(
         name=workload.name,
         input_asked=_asked(workload, workload.input_tokens),
-        output_asked=_asked(workload, workload.output_tokens),
+        output_asked=output,
         input_tokens=own,
         sent_tokens=None if sent == own else sent,
         output_tokens=_spread(ask.answer for ask in asks),

@@ -1,18 +1,23 @@
 """What plan says of a run is what the run would send."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from loadtest import plan
+from loadtest.engine.maker import Maker
+from loadtest.engine.orders import Prepare
 from loadtest.forecast import Forecast, Prices, Source, forecast
 from loadtest.level import Level
 from loadtest.schedule import Load
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Conversation, Prefix, Probe, Workload
+from loadtest.workload.model import Conversation, Data, Prefix, Probe, Workload
+from loadtest.workload.rows import prepare
+from tests.engine.playing import wiring
 
 FIXED = Workload(Length(100, 100), Length(10, 10))
 CLOSED = Load("closed", concurrency=4)
@@ -47,6 +52,18 @@ def test_a_number_of_requests_is_exact_in_requests_tokens_and_cost() -> None:
     assert found.output_tokens == pytest.approx(sum(request.output_tokens or 0 for request in asked))
     assert found.cost == pytest.approx(((found.input_tokens or 0) * 2 + (found.output_tokens or 0) * 10) / 1e6)
     assert found.sending_s is None
+
+
+def test_answers_of_which_the_data_say_nothing_are_as_long_as_they_are_asked(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text("question,output_tokens\nwho,7\nwhat,\nwhere,\n", "utf-8")
+    data = Data(str(tmp_path / "q.csv"), order="file")
+    rows = prepare(data, tmp_path, len, conversation=False)
+    one = level(CLOSED, Workload(None, None, data=data, rows=rows), requests=3)
+    made = [made.output_tokens for (made,) in Maker(Prepare(wiring("http://h:1", tmp_path), one, 0, 1))]
+    found = of(one)
+    assert found.levels[0].output_tokens == sum(made)
+    assert found.workloads[0].output_tokens is not None
+    assert found.workloads[0].output_tokens.max == max(made) > 7
 
 
 def test_a_closed_loop_by_time_says_that_the_answers_decide() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 
 from loadtest.duration import span
-from loadtest.forecast import Forecast, LevelForecast, Prices, Spread, WorkloadForecast
+from loadtest.forecast import SHOWN_ARRIVALS, Forecast, LevelForecast, Prices, Spread, WorkloadForecast
 from loadtest.reports.column import Column
 from loadtest.reports.console import GLUE, Page
 from loadtest.reports.figures import NOT_MEASURED, figure, tokens
@@ -63,12 +63,12 @@ def _levels(forecast: Forecast) -> list[Column]:
         Column("output\nasked", cells(lambda level: level.output_asked), "setup", drop=1),
         Column("repeat", cells(lambda level: str(level.repeat))),
         Column("sending", cells(_sending)),
-        Column("\nsessions", cells(lambda level: "" if level.sessions is None else f"{level.sessions:,}")),
-        Column("\nrequests", cells(lambda level: _total(level, level.requests))),
-        Column("\nprobes", cells(lambda level: f"{level.probe_requests:,}" if level.probe_requests else "")),
+        Column("sessions", cells(lambda level: "" if level.sessions is None else f"{level.sessions:,}")),
+        Column("requests", cells(lambda level: _total(level, level.requests))),
+        Column("probes", cells(lambda level: f"{level.probe_requests:,}" if level.probe_requests else "")),
         Column("input\ntokens", cells(lambda level: _total(level, level.input_tokens)), drop=2),
         Column("output\ntokens", cells(lambda level: _total(level, level.output_tokens)), drop=3),
-        Column("\ncost", cells(lambda level: "" if level.cost is None else _cost(level.cost)), drop=4),
+        Column("cost", cells(lambda level: "" if level.cost is None else _cost(level.cost)), drop=4),
     ]
     # What is alike everywhere is said by the scenario above, or by the lengths below.
     once = {"batching", "model", "input\nasked", "output\nasked", "repeat"}
@@ -191,7 +191,9 @@ def _arrivals(levels: Sequence[LevelForecast]) -> list[str]:
     if not opened:
         return []
     lines = [
-        f"{level.name}: {'  '.join(map(figure, level.first_arrivals_s))} …" for level in opened[:_LEVELS_WITH_ARRIVALS]
+        f"{level.name}: {'  '.join(map(figure, level.first_arrivals_s))}"
+        + (" …" if len(level.first_arrivals_s) == SHOWN_ARRIVALS else "")
+        for level in opened[:_LEVELS_WITH_ARRIVALS]
     ]
     left = len(opened) - _LEVELS_WITH_ARRIVALS
     return ["First arrivals in s:", *lines, *([f"and of {left} levels more (--json has them)"] if left > 0 else [])]

@@ -12,6 +12,7 @@ TraceFormat = Literal["azure", "mooncake", "burstgpt", "jsonl"]
 Order = Literal["file", "shuffle", "random"]
 History = Literal["real", "canned"]
 BLOCK_TOKENS = 512  # what one of a trace's hash ids stands for
+OUTPUT_TOKENS = 256  # the most of an answer whose length neither the scenario nor the data say
 
 
 class Prefix(msgspec.Struct, frozen=True):
