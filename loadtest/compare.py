@@ -359,7 +359,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def _ratio(log: float) -> float | None:
-    return _number(_exp(log))
+    return None if log == -math.inf else _number(_exp(log))  # or an unknown end would be told as −100 %
 
 
 def _exp(log: float) -> float:

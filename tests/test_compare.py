@@ -86,6 +86,7 @@ def test_few_requests_decide_nothing_and_say_what_they_would_have_shown() -> Non
     assert change.reason == "too little was measured to tell"
     assert change.detectable is not None
     assert change.detectable > 0.05
+    assert by_name(found)["p99(ttft)"].ci95 == (None, None)
     assert by_name(found)["p99(ttft)"].detectable is None  # 40 requests have no interval of p99
 
 

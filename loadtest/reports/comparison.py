@@ -20,6 +20,10 @@ _WORDS: dict[VerdictName | None, str] = {
 _STYLES: dict[VerdictName, str] = {
     "PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold red",
 }  # fmt: skip
+_SHORT = {
+    "requests_per_s": "req/s", "output_tokens_per_s": "output tok/s", "total_tokens_per_s": "total tok/s",
+    "events_per_s": "events/s", "error_rate": "error rate",
+}  # fmt: skip
 _NAMED = 3
 
 
@@ -35,10 +39,10 @@ def table(found: Comparison, width: int, color: bool) -> str:
     page.paragraphs([f"unlike: {plain(what)}" for what in found.unlike], style="yellow", hanging=2)
     sizes = [len(level.changes) for level in found.levels]
     ends = [sum(sizes[: number + 1]) - 1 for number in range(len(sizes) - 1)]
-    page.table(columns(found), ends)
+    shown = page.table(columns(found), ends)
     page.paragraphs(reasons(found), hanging=2)
-    page.paragraphs([f"differs: {plain(note)}" for note in found.notes], style="yellow", hanging=2)
-    page.paragraphs(rests(found), style="dim")
+    page.paragraphs([f"note: {plain(note)}" for note in found.notes], style="yellow", hanging=2)
+    page.paragraphs(rests(found, shown), style="dim")
     return page.text()
 
 
@@ -49,9 +53,9 @@ def markdown(found: Comparison) -> str:
             *head("compared", cases(found)),
             markdown_text(answer(found)),
             items([f"unlike: {what}" for what in found.unlike]),
-            markdown_table(columns(found)),
+            markdown_table(whole := columns(found)),
             items(reasons(found)),
-            fold("What was compared", [*map(markdown_text, (*sides(found), *rests(found))), items(found.notes)]),
+            fold("What was compared", [*map(markdown_text, (*sides(found), *rests(found, whole))), items(found.notes)]),
         ]
     )
 
@@ -82,7 +86,7 @@ def answer(found: Comparison) -> str:
         chosen = [each for each in told if each[1].verdict == verdict]
         chosen.sort(key=lambda each: abs(size(each[1]) or 0.0), reverse=True)
         named = [
-            f"{'' if alone else f'{plain(name)} '}{change.metric}"
+            f"{'' if alone else f'{plain(name)} '}{_name(change)}"
             + ("" if (by := size(change)) is None else f" {moved(change, by)}")
             for name, change in chosen[:_NAMED]
         ]
@@ -118,7 +122,7 @@ def columns(found: Comparison) -> list[Column]:
     return [
         *([Column("", marks, "mark")] if any(marks) else []),
         *([Column("level", names, "setup")] if several else []),
-        Column("figure", [_label(change) for change in changes], "setup"),
+        Column("figure", [f"{_name(change)}{' ms' * (change.unit == 'ms')}" for change in changes], "setup"),
         Column("base", [value(change, change.base) for change in changes]),
         Column("candidate", [value(change, change.candidate) for change in changes]),
         Column("change", [moved(change, change.change) for change in changes]),
@@ -130,19 +134,25 @@ def columns(found: Comparison) -> list[Column]:
 
 def reasons(found: Comparison) -> list[str]:
     """Why figures are not plainly without regression, a line for those that have it in common."""
-    alike: dict[tuple[VerdictName | None, str], list[str]] = {}
+    alike: dict[tuple[VerdictName | None, str], dict[str, list[str]]] = {}
     for level in found.levels:
         for change in level.changes:
             if change.verdict != "PASS":
-                where = "" if len(found.levels) == 1 else f"{level.name} "
-                alike.setdefault((change.verdict, change.reason), []).append(f"{where}{change.metric}")
+                figures = alike.setdefault((change.verdict, change.reason), {})
+                figures.setdefault(_name(change), []).append(level.name)
     order: list[VerdictName | None] = ["INVALID", "FAIL", "INCONCLUSIVE", None]
-    listed = sorted(alike.items(), key=lambda item: order.index(item[0][0]))
-    return [f"{_WORDS[verdict]}: {plain(', '.join(names))}: {plain(why)}" for (verdict, why), names in listed]
+    lines = []
+    for (verdict, why), figures in sorted(alike.items(), key=lambda item: order.index(item[0][0])):
+        names = [
+            name if len(where) == len(found.levels) else f"{name} ({', '.join(where)})"
+            for name, where in figures.items()
+        ]
+        lines.append(f"{_WORDS[verdict]}: {plain(', '.join(names))}: {plain(why)}")
+    return lines
 
 
-def rests(found: Comparison) -> list[str]:
-    """What the intervals and the detectable changes are."""
+def rests(found: Comparison, shown: Sequence[Column]) -> list[str]:
+    """What the intervals and the detectable changes are, of the columns that are shown."""
     by = {change.by for level in found.levels for change in level.changes if change.unit != "share"}
     said = []
     if "requests" in by:
@@ -150,7 +160,7 @@ def rests(found: Comparison) -> list[str]:
             "Intervals rest on the requests within the runs; that runs differ among each other is not in them. Four "
             "runs a side would tell, best played in turn: compare --run."
         )
-    if any(change.detectable is not None for level in found.levels for change in level.changes):
+    if any(column.head == "detectable" and set(column.cells) != {NOT_MEASURED} for column in shown):
         said.append("detectable: the least worsening that these runs would have shown four times in five.")
     return said
 
@@ -164,14 +174,14 @@ def value(change: Change, of: float | None) -> str:
 
 def moved(change: Change, by: float | None) -> str:
     """A change with its sign: +12.3 %, of a share +0.5 pp."""
-    return NOT_MEASURED if by is None else f"{100 * by:+.3g} {_unit(change)}"
+    return NOT_MEASURED if by is None else f"{_points(change, by)} {_unit(change)}"
 
 
 def interval(change: Change) -> str:
     """Between what the change lies; an open end is ``…``."""
     if change.ci95 is None:
         return NOT_MEASURED
-    low, high = ("…" if end is None else f"{100 * end:+.3g}" for end in change.ci95)
+    low, high = ("…" if end is None else _points(change, end) for end in change.ci95)
     return f"{low} to {high} {_unit(change)}"
 
 
@@ -190,12 +200,17 @@ def _runs(folders: Sequence[str]) -> str:
     return plain(f"{f'{parent}: ' if parent else ''}{', '.join(names)}") + f" ({len(folders)} runs)"
 
 
+def _points(change: Change, by: float) -> str:
+    return f"{100 * by:+.2f}" if change.unit == "share" else f"{100 * by:+.1f}"
+
+
 def _unit(change: Change) -> str:
     return "pp" if change.unit == "share" else "%"
 
 
-def _label(change: Change) -> str:
-    return f"{change.metric} ms" if change.unit == "ms" else change.metric
+def _name(change: Change) -> str:
+    """The figure as reports call it."""
+    return _SHORT.get(change.metric, change.metric)
 
 
 def _word(change: Change) -> str:
