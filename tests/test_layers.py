@@ -40,6 +40,8 @@ FLOORS = [
         "likeness",
         "comparison",
         "compare",
+        "search",
+        "statement",
     },
     {"wire", "records", "columns", "target", "progress", "calibration"},
     {"level"},
