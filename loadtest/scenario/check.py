@@ -62,12 +62,12 @@ def _unknown(at: Keys) -> str:
     spelt = key.lower().replace("-", "_")
     if section and spelt in form.File.model_fields and spelt not in known:
         return "unknown key here; it belongs at the top of the file"
-    elsewhere = [name for name, model in form.SECTIONS.items() if spelt in model.model_fields]
-    if elsewhere and spelt not in known:
-        return f"unknown key here; it belongs under {elsewhere[0]!r}"
     close = difflib.get_close_matches(spelt, known, n=1)
     if close:
         return f"unknown key; did you mean {close[0]!r}?"
+    elsewhere = [name for name, model in form.SECTIONS.items() if spelt in model.model_fields]
+    if elsewhere:
+        return f"unknown key here; it belongs under {elsewhere[0]!r}"
     return f"unknown key; expected one of {', '.join(known)}"
 
 
@@ -102,6 +102,8 @@ def _expected(error: ErrorDetails) -> str:
             return f"expected less than {_shown(context['lt'])}{got}"
         case "missing":
             return f"is missing {error['loc'][-1]!r}"
+        case "model_type" if error["loc"][-1] in ("data", "trace") and _shown(value) == repr(value):
+            return f"{no_mapping(value)}: write {{path: {value}}}"
         case "model_type" | "dict_type":
             return no_mapping(value)
         case "list_type":

@@ -155,7 +155,7 @@ def bounds(value: object) -> tuple[int | None, int | None]:
             if (least or 1) < 1 or (most or 1) < 1:
                 raise ValueError("expected 1 token or more")
             if least is not None and most is not None and least > most:
-                raise ValueError("expected the least first, then the most")
+                raise ValueError("the least comes first, then the most")
             return least, most
     raise ValueError("expected [least, most] tokens, such as [16, 4000] or [null, 4000]")
 
@@ -166,7 +166,7 @@ def window(value: object) -> tuple[float, float | None]:
         raise ValueError("expected [start, end], such as [10m, 20m] or [10m, null]")
     start, end = duration(value[0]), None if value[1] is None else duration(value[1])
     if end is not None and end <= start:
-        raise ValueError("expected a start before the end")
+        raise ValueError("it ends before it starts")
     return start, end
 
 

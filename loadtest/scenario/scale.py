@@ -15,8 +15,8 @@ _FEWEST = 5  # requests that an open loop is still expected to send
 def scaled(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with durations, requests, rates, slots, lengths and think times times ``factor``, 0 to 1.
 
-    Nothing falls below 0.5 s, a request, a slot or a token, and no rate so far that it would send fewer than five
-    requests where it sent more. Where a number of requests alone ends a level, its rate stays and its time is what
+    Nothing falls below 0.5 s, a request, a slot or a token, and no rate so far that fewer than five requests are
+    expected of it, unless it was as low before. Where a number of requests alone ends a level, its rate stays and its time is what
     shrinks. A trace keeps its rate: so many of its arrivals are left in so much of the time.
     """
     duration_s = scenario.duration_s and _time(scenario.duration_s, factor)
@@ -82,7 +82,9 @@ def _trace(trace: Trace, factor: float) -> Trace:
 
 
 def _rate(rate: float, factor: float, duration_s: float | None) -> float:
-    return rate if duration_s is None else max(rate * factor, min(rate, _FEWEST / duration_s))
+    if duration_s is None:
+        return rate
+    return max(rate * factor, min(rate, float(f"{_FEWEST / duration_s:.3g}")))
 
 
 def _time(seconds: float, factor: float) -> float:

@@ -187,8 +187,14 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
         ("workload: {data: {path: s.yaml, input_tokens: 5}}",
          "1:47: workload.data.input_tokens: expected [least, most] "
          "tokens, such as [16, 4000] or [null, 4000], got 5"),
-        ("workload: {data: {path: s.yaml, input_tokens: [9, 5]}}", "1:47: workload.data.input_tokens: expected the "
-         "least first, then the most, got a list"),
+        ("workload: {data: {path: s.yaml, input_tokens: [9, 5]}}", "1:47: workload.data.input_tokens: the least "
+         "comes first, then the most"),
+        ("workload: {data: s.yaml}", "1:18: workload.data: expected a mapping of keys to values, got 's.yaml': write "
+         "{path: s.yaml}"),
+        ("load: {trace: s.yaml}", "1:15: load.trace: expected a mapping of keys to values, got 's.yaml': write "
+         "{path: s.yaml}"),
+        ("probe_stream: {rate: 1, tokens: 3}",
+         "1:25: probe_stream.tokens: unknown key; did you mean 'input_tokens'?"),
         ("workload: {data: {path: s.yaml}, input_tokens: 5}", "1:48: workload.input_tokens: excludes data (line 1): "
          "prompts are as long as they are there; keep one"),
         ("workload: {data: {path: s.yaml}, correlation: 0.5}",
@@ -250,8 +256,7 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
          "1:37: load.trace.speed: expected how many times as fast, such as "
          "2 or 2x, got 'fast'"),
         ("load: {trace: {path: s.yaml, window: [20m, 10m]}}",
-         "1:38: load.trace.window: expected a start before the end, "
-         "got a list"),
+         "1:38: load.trace.window: it ends before it starts"),
         ("load: {trace: {path: s.yaml}, duration: 5s}",
          "1:41: load.duration: excludes trace (line 1): it lasts as long "
          "as its window; keep one"),
