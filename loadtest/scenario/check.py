@@ -102,7 +102,7 @@ def _expected(error: ErrorDetails) -> str:
             return f"expected less than {_shown(context['lt'])}{got}"
         case "missing":
             return f"is missing {error['loc'][-1]!r}"
-        case "model_type" if error["loc"][-1] in ("data", "trace") and _shown(value) == repr(value):
+        case "model_type" if isinstance(value, str) and value.isprintable() and error["loc"][-1] in ("data", "trace"):
             return f"{no_mapping(value)}: write {{path: {value}}}"
         case "model_type" | "dict_type":
             return no_mapping(value)

@@ -16,8 +16,8 @@ def scaled(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with durations, requests, rates, slots, lengths and think times times ``factor``, 0 to 1.
 
     Nothing falls below 0.5 s, a request, a slot or a token, and no rate so far that fewer than five requests are
-    expected of it, unless it was as low before. Where a number of requests alone ends a level, its rate stays and its time is what
-    shrinks. A trace keeps its rate: so many of its arrivals are left in so much of the time.
+    expected of it, unless it was as low before. Where a number of requests alone ends a level, its rate stays and its
+    time is what shrinks. A trace keeps its rate: so many of its arrivals are left in so much of the time.
     """
     duration_s = scenario.duration_s and _time(scenario.duration_s, factor)
     probe = scenario.probe
