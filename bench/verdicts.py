@@ -11,10 +11,12 @@ or for a batch, stalls, correlated and drifting ones) and judged. All rates are 
 - overloaded: how often a busy target is called that, and how often one that is asked for a tenth more than it can do.
 - false regression, found: of two sides that are alike, that any figure is called worse; that a change is found. A
   change of exactly what is tolerated is to be called no regression in at most 5 %.
+- search: how often one for capacity ends above the true one; the median of what they found, of the true capacity; how
+  many of them find a bracket within 40 levels of 5,000 requests.
 
 ``--quick`` (under 50 s) takes n = 2,000 and 20,000 and loads 0.5 and 0.7 of the gates, load 0.5 of coverage, half of
-the comparisons, and fewer levels for each row. Exit code 0 only if every row is ok. The same seed gives the same rows;
-there is no allowance for noise, because nothing here is a speed.
+the comparisons, load 0.7 of the searches, and fewer levels for each row. Exit code 0 only if every row is ok. The same
+seed gives the same rows; there is no allowance for noise, because nothing here is a speed.
 """
 
 import argparse
@@ -30,7 +32,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest import search
+from loadtest.capacity import CHANCE
 from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
+from loadtest.result import Searched, Trial
 from loadtest.shift import FEWEST_RUNS, Claim, decide, of_mean, of_quantile, of_ratio, of_runs
 from loadtest.steady import drifting
 
@@ -274,8 +279,53 @@ def comparisons(rng: Generator, quick: bool) -> Iterator[Row]:
     yield slower("throughput 5 % down, 1 run of 20,000", speeds(1, 20_000, 0.0, less))
 
 
+def searches(rng: Generator, quick: bool) -> Iterator[Row]:
+    """What searches for the capacity of one server find, a limit on p99 being kept exactly at each of these loads."""
+    count = 25 if quick else 300
+    for load in (0.7,) if quick else (0.5, 0.7, 0.85):
+        limit = p99_of(load)
+        ended = [searched(rng, limit, true := 10 * 2 ** rng.random(), true / load) for _ in range(count)]
+        where = f"M/M/1 at {load}"
+        above = share([each is not None and each > 1 for each in ended])
+        yield Row(f"search above capacity, {where}", above, 10.0, "most", count)
+        median = 100 * float(np.median([each or 0.0 for each in ended]))
+        yield Row(f"search, median of capacity, {where}", median, 90.0, "least", count)
+        yield Row(f"search found a bracket, {where}", share([each is not None for each in ended]), 95.0, "least", count)
+
+
+def searched(rng: Generator, limit: float, true: float, served: float, n: int = 5_000) -> float | None:
+    """What one search found, of the ``true`` capacity of a server that can do ``served`` requests per unit of time."""
+    space = search.Space(Searched(start=1.0, least=1 / 16, most=None, trials=3), whole=False)
+    trials: list[Trial] = []
+    while (asked := search.following(trials, space, seed=1)) is not None:
+        latencies, outcome, drifted = np.empty(0), "INCONCLUSIVE", False
+        playings = 0
+        while outcome == "INCONCLUSIVE" and playings < 2:  # one that is not decided is extended, once
+            due, taken = (drawn[0] for drawn in queue(rng, 1, n, asked.load / served))
+            drifted |= drifting(due, due + taken, due[0], due[-1])
+            latencies = np.concatenate([latencies, taken])
+            found_late = gate(latencies > limit, latencies, P, CHANCE)
+            if drifted or found_late.p_fail <= CHANCE:
+                outcome = "FAIL"
+            elif found_late.p_pass <= CHANCE:
+                outcome = "PASS"
+            playings += 1
+        places = [sum(len(trial.levels) for trial in trials) + place for place in range(playings)]
+        near = float(np.quantile(latencies, P)) / limit
+        trials.append(Trial(load=asked.load, outcome=outcome, resolved=True, nearness=near, levels=places))  # type: ignore[arg-type]
+    passed = search.found(trials, space).passed
+    return None if passed is None else passed / true
+
+
 # Each takes a generator of its own and whether to be quick, and yields its rows as they are known.
-PARTS: tuple[Callable[[Generator, bool], Iterator[Row]], ...] = (gates, others, coverage, overload, comparisons)
+PARTS: tuple[Callable[[Generator, bool], Iterator[Row]], ...] = (
+    gates,
+    others,
+    coverage,
+    overload,
+    comparisons,
+    searches,
+)
 
 
 def main() -> int:
