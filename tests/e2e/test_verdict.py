@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,13 +35,28 @@ def known(environment: dict[str, str]) -> Iterator[str]:
         process.terminate()
 
 
+@pytest.fixture
+def play(loadtest: Command, tmp_path: Path) -> Command:
+    """``loadtest run`` into the folder out, again where a neighbour starved this machine, as it then rightly says."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        for _ in range(4):
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+            done = loadtest("run", *arguments, "-o", "out")
+            if done.returncode != 97:
+                break
+        return done
+
+    return run
+
+
 def verdicts(result: dict[str, Any]) -> list[str]:
     return [slo["verdict"] for level in result["levels"] for slo in level["slo"]]
 
 
-def test_slos_that_are_kept_exit_0(loadtest: Command, known: str, tmp_path: Path) -> None:
+def test_slos_that_are_kept_exit_0(play: Command, loadtest: Command, known: str, tmp_path: Path) -> None:
     slos = ["--slo", IN_TIME, "--slo", "error_rate < 20%", "--slo", "goodput(ttft < 10s, e2e < 20s) >= 80%"]
-    done = loadtest("run", known, *SHORT, "-n", "400", *slos, "--slo", "output_tokens_per_s > 1", "-o", "out")
+    done = play(known, *SHORT, "-n", "400", *slos, "--slo", "output_tokens_per_s > 1")
     assert done.returncode == 0, done.stdout + done.stderr
     result = the_result(tmp_path / "out")
     assert verdicts(result) == ["PASS"] * 4
@@ -50,11 +66,9 @@ def test_slos_that_are_kept_exit_0(loadtest: Command, known: str, tmp_path: Path
     assert loadtest("report", "out").stdout == done.stdout
 
 
-def test_an_slo_that_is_missed_exits_99_and_the_worst_level_counts(
-    loadtest: Command, known: str, tmp_path: Path
-) -> None:
+def test_an_slo_that_is_missed_exits_99_and_the_worst_level_counts(play: Command, known: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"slo: ['{IN_TIME}', 'p90(ttft, level=c=2) < 15ms']\n")
-    done = loadtest("run", known, "-s", "mine.yaml", *SHORT, "-c", "1,2", "-n", "100", "-o", "out")
+    done = play(known, "-s", "mine.yaml", *SHORT, "-c", "1,2", "-n", "200")
     assert done.returncode == 99, done.stdout + done.stderr
     result = the_result(tmp_path / "out")
     assert [len(level["slo"]) for level in result["levels"]] == [1, 2]
@@ -62,27 +76,27 @@ def test_an_slo_that_is_missed_exits_99_and_the_worst_level_counts(
     assert result["levels"][1]["slo"][1]["value"] >= 20
     assert result["verdict"]["outcome"] == "FAIL"
     assert "more than chance explains" in done.stdout
-    assert loadtest("run", known, "-s", "mine.yaml", *SHORT, "-n", "20", "--slo", "", "-o", "b").returncode == 0
+    assert play(known, "-s", "mine.yaml", *SHORT, "-n", "20", "--slo", "").returncode == 0
 
 
 def test_too_few_requests_exit_98_and_say_how_many_more_or_99_if_one_says_so(
-    loadtest: Command, known: str, tmp_path: Path
+    play: Command, known: str, tmp_path: Path
 ) -> None:
-    asked = ["run", known, *SHORT, "-n", "8", "--slo", IN_TIME]
-    done = loadtest(*asked, "-o", "out")
+    asked = [known, *SHORT, "-n", "8", "--slo", IN_TIME]
+    done = play(*asked)
     assert done.returncode == 98, done.stdout + done.stderr
     assert re.search(r"about [\d,]+ more requests \(.+ at this rate\) would decide", " ".join(done.stdout.split()))
     assert the_result(tmp_path / "out")["verdict"]["outcome"] == "INCONCLUSIVE"
-    failed = loadtest(*asked, "--on-inconclusive", "fail", "-o", "failed")
+    failed = play(*asked, "--on-inconclusive", "fail")
     assert failed.returncode == 99
-    assert the_result(tmp_path / "failed")["verdict"]["outcome"] == "FAIL"
+    assert the_result(tmp_path / "out")["verdict"]["outcome"] == "FAIL"
 
 
 def test_an_undecided_level_is_extended_once_and_judged_by_all_its_requests(
-    loadtest: Command, known: str, tmp_path: Path
+    play: Command, loadtest: Command, known: str, tmp_path: Path
 ) -> None:
-    asked = ["run", known, *SHORT, "-c", "1,2", "-n", "30", "--slo", "error_rate < 10%"]
-    done = loadtest(*asked, "--on-inconclusive", "extend", "-o", "out")
+    asked = [known, *SHORT, "-c", "1,2", "-n", "30", "--slo", "error_rate < 10%"]
+    done = play(*asked, "--on-inconclusive", "extend")
     assert done.returncode == 0, done.stdout + done.stderr
     result = the_result(tmp_path / "out")
     assert [(level["name"], level["extends"]) for level in result["levels"]] == [
