@@ -193,6 +193,7 @@ def main() -> None:
     loadtest run http://staging:8000 -s chat         a scenario against your endpoint
     loadtest capacity http://staging:8000 --slo …    the highest load that keeps the SLOs
     loadtest plan -s chat                            what that would send, without sending it
+    loadtest compare results/before results/after    whether it got worse
     loadtest report results/quickstart-…             the table of an earlier run
     """
 
