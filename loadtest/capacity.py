@@ -398,6 +398,8 @@ def _resolved(options: Options, question: Question) -> tuple[Axis, Resolved]:
     for each in map(slo.parse, resolved.scenario.slo):
         if each.scope.level is not None:
             raise UsageError(f"slo {each.text}: a search sets the levels itself; leave level= out")
+        if each.unit == "per_s":
+            raise UsageError(f"slo {each.text}: more load brings more of it, so that it limits none; leave it out")
         if question.tiers and each.metric == "goodput" and not each.limits:
             raise UsageError(f"slo {each.text}: in a tier goodput needs its own limits: goodput(ttft < 300ms) >= 99%")
     return axis, resolved

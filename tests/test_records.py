@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.engine.journal import Journal
 from loadtest.errors import ResultError
-from loadtest.records import Record, RequestError, read
+from loadtest.records import Record, RequestError, cut, read
 
 
 def record(number: int) -> Record:
@@ -65,3 +65,26 @@ def test_a_full_disk_is_one_clear_error() -> None:
     with pytest.raises(ResultError, match="No space left"):
         journal.write(record(0))
     journal.close()
+
+
+def test_a_journal_is_cut_to_its_first_levels_and_goes_on_from_there(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "j"))
+    for number in range(6):
+        journal.write(msgspec.structs.replace(record(number), level=number // 2))
+    journal.close()
+    with (tmp_path / "j").open("ab") as file:
+        file.write(b'{"id":6,"lev')
+    cut(tmp_path / "j", 3)
+    assert len(read(tmp_path / "j")[0]) == 6
+    assert (tmp_path / "j").read_bytes().endswith(b"}\n")
+    cut(tmp_path / "j", 2)
+    assert [found.id for found in read(tmp_path / "j")[0]] == [0, 1, 2, 3]
+    cut(tmp_path / "new", 1)
+    assert read(tmp_path / "new") == ([], 0)
+
+
+def test_a_damaged_journal_is_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "j").write_bytes(b'{"level":0}\nnonsense\n{"level":1}\n')
+    with pytest.raises(ResultError, match="byte 12"):
+        cut(tmp_path / "j", 1)
+    assert (tmp_path / "j").stat().st_size == 33

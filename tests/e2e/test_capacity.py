@@ -143,6 +143,8 @@ def test_an_interrupted_search_leaves_what_it_had_and_is_never_a_pass(
         (("http://127.0.0.1:9", "--tier", "p99(ttft) < 1s"), "expected NAME: SLO"),
         (("http://127.0.0.1:9", "--tier", "a: p99(tfft) < 1s"), "did you mean ttft"),
         (("http://127.0.0.1:9", "--slo", "p99(ttft, level='c=1') < 1s"), "leave level= out"),
+        (("http://127.0.0.1:9", "--slo", "requests_per_s > 5"), "limits none"),
+        (("http://127.0.0.1:9", "--tier", "a: goodput >= 99%; p99(ttft) < 1s"), "its own limits"),
         (("http://127.0.0.1:9", "--slo", "p99(ttft) < 1s", "--no-stream"), "stream"),
         (("--resume", ".", "--slo", "p99(ttft) < 1s"), "leave it out"),
         (("--resume", "."), "not a result folder"),
