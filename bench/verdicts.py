@@ -146,7 +146,7 @@ def share(found: list[bool]) -> float:
 
 def judged(latencies: Floats, limit: float) -> list[Evidence]:
     """Each level by the gate."""
-    return [gate(level > limit, level, P) for level in latencies]
+    return [gate(level > limit, level, P, limit=limit) for level in latencies]
 
 
 def errors(name: str, latencies: Floats, limit: float) -> Iterator[Row]:

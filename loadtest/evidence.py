@@ -22,6 +22,9 @@ from loadtest.tails import at_least, at_most, student
 ALPHA = 0.02
 # Where the tail is too thin to show how its samples cluster, the body of the distribution does: above these quantiles.
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.98)
+# So far below the limit that how the samples cluster no longer matters: at least so many requests, of which so many
+# would be late at the limit, and the slowest took no more than the limit divided by the last.
+_FAR = ((1000, 10, 3.0), (5000, 50, 2.0))
 # Longer series are summed in blocks: the design effect is that of the long run, and its cost that of short ones.
 _BLOCKS = 8192
 # A search for more samples ends here: nobody will wait for so many.
@@ -33,7 +36,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``p_pass`` and ``p_fail`` are the chances of so few and of so many late ones at a system exactly at its limit: the
     level passes where the first is at most alpha and fails where the second is. ``more_needed``: how many further
-    requests would decide it, if they are as these; 0 when it is decided, None when no reasonable number would.
+    requests would decide it, if they are as these; 0 when it is decided, None when no reasonable number would. ``far``:
+    all were so far below the limit that they prove as much as independent ones.
     """
 
     n: int
@@ -43,6 +47,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     p_pass: float
     p_fail: float
     more_needed: int | None
+    far: bool = False
 
     @property
     def share_late(self) -> float:
@@ -75,7 +80,10 @@ def _fast(least: int) -> int:
     return power * 3 // 4 if power >= 8 and power * 3 // 4 >= least else power
 
 
-def gate(late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float, alpha: float = ALPHA) -> Evidence:
+def gate(
+    late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float, alpha: float = ALPHA,
+    limit: float | None = None,
+) -> Evidence:  # fmt: skip
     """Whether the share of ``late`` requests is proved to be at most, or above, 1 − ``p``, with 0 < p < 1.
 
     Args:
@@ -84,13 +92,24 @@ def gate(late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float,
             show how they cluster, as of failures.
         p: 0.99 for p99 and for a share of at most 1 %.
         alpha: the chance of each error, to be divided among the looks that are taken at the same data.
+        limit: above which a sample is late, where that is what makes it late.
     """
     n, count = len(late), int(np.count_nonzero(late))
     if not n:
         floor = sample_floor(p, alpha)
         return Evidence(n=0, late=0, design_effect=1.0, effective_n=0.0, p_pass=1.0, p_fail=1.0, more_needed=floor)
-    effect = max(_effect(late), 1.0 if samples is None else _body(samples, np.sort(samples)))
+    # From so many requests on, if ever, as it is.
+    far_from = math.inf
+    if samples is not None and limit is not None:
+        far_from = _far_from(float(samples.max()), limit, p)
+    if far := n >= far_from:
+        effect = 1.0
+    else:
+        effect = max(_effect(late), 1.0 if samples is None else _body(samples, np.sort(samples)))
     p_pass, p_fail = _tails(count, n, effect, p)
+    more = _more_needed(count, n, effect, p, alpha)
+    if n < far_from < math.inf and (more is None or far_from - n < more):
+        more = int(far_from) - n
     return Evidence(
         n=n,
         late=count,
@@ -98,8 +117,15 @@ def gate(late: NDArray[np.bool_], samples: NDArray[np.float64] | None, p: float,
         effective_n=n / effect,
         p_pass=p_pass,
         p_fail=p_fail,
-        more_needed=_more_needed(count, n, effect, p, alpha),
+        more_needed=more,
+        far=far,
     )
+
+
+def _far_from(slowest: float, limit: float, p: float) -> float:
+    """How many requests of which the slowest took so long need no look at how they cluster; infinite: never."""
+    found = [max(least, late / (1 - p)) for least, late, times in _FAR if slowest * times <= limit and p < 1]
+    return math.ceil(min(found)) if found else math.inf
 
 
 def _body(samples: NDArray[np.float64], ascending: NDArray[np.float64]) -> float:

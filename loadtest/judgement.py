@@ -141,7 +141,7 @@ def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[Window], alp
         ci = share_interval(evidence)
         return _by(evidence, 1 - slo.limit, evidence.share_late, ci, "due requests failed", windows, alpha)
     samples = np.concatenate([_worst(window, limits) for window in windows])
-    evidence = gate(samples > 1, samples, slo.limit, alpha)
+    evidence = gate(samples > 1, samples, slo.limit, alpha, 1.0)
     low, high = share_interval(evidence)
     what = "due requests failed or missed a limit"
     return _by(evidence, slo.limit, 1 - evidence.share_late, (1 - high, 1 - low), what, windows, alpha)
@@ -161,12 +161,16 @@ def _percentile(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> 
     known, whole = (np.concatenate(each) for each in zip(*both, strict=True))
     if not len(known):
         return _nothing(f"no answer had a {slo.metric}")
-    evidence = gate(_late(known, slo.op, slo.limit), known, p, alpha)
+    evidence = gate(_late(known, slo.op, slo.limit), known, p, alpha, slo.limit)
     value = float(np.sort(known)[rank(Fraction(str(p)), len(known)) - 1])
     ci = intervals(known, [p], _CONFIDENCE)[0]
     found = _by(evidence, p, value, ci, "due requests were late or failed", windows, alpha)
     unknown = len(whole) - len(known)
-    if found.verdict != "PASS" or not unknown or gate(_late(whole, slo.op, slo.limit), whole, p, alpha).p_pass <= alpha:
+    if (
+        found.verdict != "PASS"
+        or not unknown
+        or gate(_late(whole, slo.op, slo.limit), whole, p, alpha, slo.limit).p_pass <= alpha
+    ):
         return found
     why = f"{found.reason}; but {unknown:,} good answers had no {slo.metric}, and with them late it would not hold"
     return found._replace(verdict="INCONCLUSIVE", reason=why)
@@ -264,7 +268,7 @@ def _by(
     n, allowed = evidence.n, math.floor((1 - p) * evidence.n + 1e-9)
     reason = f"{evidence.late:,} of {n:,} {what}, {allowed:,} are allowed"
     if evidence.p_pass <= alpha:
-        return _Judgement(value, ci, n, "PASS", reason)
+        return _Judgement(value, ci, n, "PASS", f"{reason}; none came near" if evidence.far else reason)
     if evidence.p_fail <= alpha:
         return _Judgement(value, ci, n, "FAIL", f"{reason}; that is more than chance explains")
     if evidence.design_effect >= _CLUSTERED:

@@ -75,6 +75,34 @@ def test_a_clear_case_is_decided_either_way() -> None:
     assert good.more_needed == bad.more_needed == 0
 
 
+def drifting(n: int) -> Floats:
+    """Never above 3, and slowly up and down, so that each sample says little that the one before it has not."""
+    return 2 + np.sin(np.arange(n) / 300) + independent(n) / 1e6
+
+
+def test_what_never_came_near_its_limit_passes_however_it_drifts() -> None:
+    samples = drifting(1200)
+    assert judged(samples, 3.5).p_pass > ALPHA, "so near, its drift makes it a few samples"
+    far = gate(samples > 10, samples, 0.99, limit=10.0)
+    assert far.far
+    assert far.p_pass <= ALPHA
+    assert far.more_needed == 0
+
+
+def test_what_is_far_from_its_limit_says_how_few_more_would_do() -> None:
+    samples = drifting(700)
+    found = gate(samples > 10, samples, 0.99, limit=10.0)
+    assert not found.far
+    assert found.p_pass > ALPHA
+    assert found.more_needed == 300
+
+
+def test_one_that_came_near_is_enough_to_look_at_how_they_cluster() -> None:
+    samples = drifting(1200)
+    samples[600] = 5.0
+    assert not gate(samples > 10, samples, 0.99, limit=10.0).far
+
+
 def test_what_is_exactly_at_the_limit_says_that_no_number_would_decide_it() -> None:
     late = np.zeros(1000, np.bool_)
     late[::100] = True
