@@ -229,7 +229,8 @@ class Play:
         self._part(exchange)
 
     def _end_if_spent(self) -> None:
-        if self._issuing and self._supply.spent and not self._sessions:
+        """End the sending with the level's number of requests; a trace lasts to its end, after its last arrival too."""
+        if self._issuing and self._supply.spent and not self._sessions and self._level.requests is not None:
             self._end_sending()
 
     def _send(self, exchange: Exchange) -> None:

@@ -86,5 +86,7 @@ def test_a_trace_is_replayed_at_its_times_within_the_lag_that_is_reported(
     assert [(r["input_tokens"], r["output_tokens"]) for r in played] == [
         (arrival["input_tokens"], arrival["output_tokens"]) for arrival in ARRIVALS
     ]
+    span_s = ARRIVALS[-1]["timestamp"] * len(ARRIVALS) / (len(ARRIVALS) - 1)
+    assert level["window"]["measured_s"] == pytest.approx(span_s), "a mean gap is left after the last arrival"
     longest_ms = level["latency"]["lag_ms"]["ok"]["max"]
     assert all(0 <= r["sent_ms"] - r["intended_ms"] <= longest_ms + 0.001 for r in played)
