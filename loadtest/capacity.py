@@ -387,8 +387,11 @@ def _resolved(options: Options, question: Question) -> tuple[Axis, Resolved]:
     plain = resolve(options.source, given)
     stated = plain.scenario.levels[0].concurrency is not None and options.source is not None
     axis = question.axis or ("concurrency" if stated else "rate")
+    for flag, bound in (("--min", question.least), ("--max", question.most)):
+        if axis == "concurrency" and bound is not None and bound != round(bound):
+            raise UsageError(f"{flag} {bound:g}: requests in flight are a whole number; --axis rate takes fractions")
     searched = _space(axis, question).searched
-    start = Override(f"{searched.start if searched.most is None else searched.most:g}", "--axis")
+    start = Override(f"{searched.start if searched.most is None else searched.most:.12g}", "--axis")
     given = {**given, axis: start, "repeat": Override("1", "capacity")}
     if plain.scenario.seed is not None and "seed" not in given:
         given["seed"] = Override(str(plain.scenario.seed), plain.sources["seed"])

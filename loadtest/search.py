@@ -17,7 +17,7 @@ A_DOUBLING = 16
 FINER = 4
 # Levels that a search may play.
 MOST_LEVELS = 40
-# Trials at a load that the client could not play, or that were cut short, before it is left alone.
+# Trials at a load of which nothing came, as the client was the limit, before it is left alone.
 GIVEN_UP = 2
 # A cliff: the passed load is so far from the limit, and the next one so far beyond.
 CALM, BROKEN = 0.7, 1.5
@@ -32,8 +32,9 @@ class Space(NamedTuple):
     def load(self, step: int, finer: int = 1) -> float:
         """The load so many steps of the grid from the start."""
         start, least, most = self.searched.start, self.searched.least, self.searched.most
-        found = max(min(start * 2 ** (step / A_DOUBLING / finer), math.inf if most is None else most), least)
-        return float(round(found)) if self.whole else float(f"{found:.3g}")
+        found = start * 2 ** (step / A_DOUBLING / finer)
+        found = float(round(found)) if self.whole else float(f"{found:.3g}")
+        return max(min(found, math.inf if most is None else most), least)
 
     def between(self, low: float, high: float, finer: int = 1) -> list[float]:
         """The loads of the grid inside, in order."""
@@ -129,11 +130,8 @@ def following(trials: Sequence[Trial], space: Space, seed: int) -> Next | None:
         if down < top:
             return Next(down, look=True)
         # The least load there is: that it does not pass has to be as sure as that another does.
-        return (
-            Next(top, look=False)
-            if len(tried.at.get(top, ())) < space.searched.trials and not _gone(tried, top)
-            else None
-        )
+        enough = len(tried.at.get(top, ())) >= space.searched.trials
+        return None if enough or _gone(tried, top) else Next(top, look=False)
     elif inside := space.between(base, top) or (space.between(base, top, FINER) if tried.cliff() else []):
         return Next(inside[len(inside) // 2], look=False)
     elif base != tried.low:

@@ -178,3 +178,12 @@ def test_the_end_of_an_extended_trial_is_counted_as_the_level_that_it_is() -> No
     ]
     assert following(trials, space(), 1) is None
     assert following(trials[:-1], space(), 1) is not None
+
+
+@pytest.mark.parametrize(("least", "most"), [(1234.5, 9876.5), (0.0123456, 0.0987654)])
+def test_the_bounds_are_tried_as_they_were_given_and_nothing_beyond_them(least: float, most: float) -> None:
+    where = space(start=least, least=least, most=most)
+    loads = [trial.load for trial in searched(bears(1e9), where)]
+    assert loads[0] == least
+    assert max(loads) == most
+    assert [trial.load for trial in searched(bears(0.0), where)] == [least] * 3

@@ -147,6 +147,7 @@ def test_an_interrupted_search_leaves_what_it_had_and_is_never_a_pass(
         (("http://127.0.0.1:9", "--tier", "a: goodput >= 99%; p99(ttft) < 1s"), "its own limits"),
         (("http://127.0.0.1:9", "--slo", "p99(ttft) < 1s", "--no-stream"), "stream"),
         (("--resume", ".", "--slo", "p99(ttft) < 1s"), "leave it out"),
+        (("http://127.0.0.1:9", "--slo", "p99(e2e) < 1s", "--axis", "concurrency", "--max", "2.5"), "a whole number"),
         (("--resume", "."), "not a result folder"),
     ],
 )
