@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,38 +9,33 @@ import msgspec
 
 from loadtest import plan, slo
 from loadtest.caveats import caveats
-from loadtest.duration import duration
 from loadtest.engine.local import Interrupts
 from loadtest.errors import (
     EXIT_INTERRUPTED,
     Aborted,
     LoadtestError,
-    ResultError,
     TargetError,
-    UsageError,
     worst_exit_code,
 )
 from loadtest.host import usable_cores
 from loadtest.level import Level
 from loadtest.progress import Progress
+from loadtest.question import Question, as_then, scenario_of, search_in, space_of
 from loadtest.result import (
     Capacity,
     LevelResult,
     RawPeak,
     Result,
-    Searched,
     Trial,
-    Usable,
     Verdict,
     VerdictName,
-    load,
     write,
 )
 from loadtest.run import Outcome
-from loadtest.scenario.model import Override, Resolved, Scenario
+from loadtest.scenario.model import Scenario
 from loadtest.schedule import Load
 from loadtest.search import MOST_LEVELS, Next, Space, following, found
-from loadtest.sitting import RESOLVED, Options, Playing, Sitting, asked_to_stop, resolve, sit
+from loadtest.sitting import Options, Playing, Sitting, asked_to_stop, sit
 from loadtest.slo import Slo
 from loadtest.statement import Axis, statement
 from loadtest.verdict import WORST_FIRST, exit_code
@@ -51,26 +45,8 @@ from loadtest.verdict import WORST_FIRST, exit_code
 CHANCE = 0.35
 # A trial is to have so many times the requests that independent ones would need to prove the SLO.
 AMPLE = 5
-# A start that nobody named may turn out too high: the search goes down to this share of it.
-LEAST_SHARE = 1 / 16
 
 log = logging.getLogger(__name__)
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a search.
-
-    ``axis`` of None is that of the scenario's load. ``least`` and ``most`` bound the loads; without ``least`` it begins
-    at 1. ``tiers`` are names and their SLOs, instead of the scenario's. ``usable`` says what is to be kept back.
-    """
-
-    axis: Axis | None = None
-    least: float | None = None
-    most: float | None = None
-    trials: int = 3
-    budget_s: float = 1800.0
-    usable: Usable = Usable(reserve=0.0, replicas=1, lost=0, value=None)
-    tiers: dict[str, tuple[str, ...]] = {}
 
 
 class _Search(msgspec.Struct, kw_only=True):
@@ -94,10 +70,10 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
     """
     before = None
     if options.resume:
-        before = _before(options)
-        options, question = _as_then(options, question, before)
-    axis, resolved = _resolved(options, question)
-    asked, space = resolved.scenario, _space(axis, question)
+        before = search_in(options)
+        options, question = as_then(options, question, before)
+    axis, resolved = scenario_of(options, question)
+    asked, space = resolved.scenario, space_of(axis, question)
     workers = options.workers or (max(1, usable_cores() - 1) if space.searched.most is None else None)
     options = msgspec.structs.replace(options, on_inconclusive="extend", alpha=2 * CHANCE, workers=workers)
     began = time.monotonic()
@@ -144,7 +120,7 @@ class _Play:
 
     def go_on(self, before: Result) -> None:
         """Take over the trials that ended; one that was cut short is played again."""
-        earlier = {(each.setting, each.tier): each for each in _each(before)}
+        earlier = {(each.setting, each.tier): each for each in before.searches}
         for search in self._searches.values():
             if each := earlier.get((search.setting, search.tier)):
                 search.trials = [*each.trials]
@@ -287,136 +263,6 @@ class _Play:
         return msgspec.structs.replace(known, statement=words)
 
 
-# Before the search --------------------------------------------------------------------------------------------
-
-
-def question(
-    axis: Axis | None, least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int,
-    lost: int, tiers: Sequence[str],
-) -> Question:  # fmt: skip
-    """What the flags ask.
-
-    Raises:
-        UsageError: one of them says nothing that could be meant.
-    """
-    if lost >= replicas and lost:
-        raise UsageError(f"--lost {lost} of --replicas {replicas} leaves nothing to serve: lower it")
-    if least is not None and most is not None and least > most:
-        raise UsageError(f"--min {least:g} is above --max {most:g}")
-    try:
-        budget_s = duration(budget)
-    except ValueError as error:
-        raise UsageError(f"--budget {budget}: {error}") from None
-    return Question(
-        axis=axis,
-        least=least,
-        most=most,
-        trials=trials,
-        budget_s=budget_s,
-        usable=Usable(reserve=_share(reserve), replicas=replicas, lost=lost, value=None),
-        tiers=dict(map(_tier, tiers)),
-    )
-
-
-def _share(text: str) -> float:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip(), re.ASCII)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
-    if not share < 1:
-        raise UsageError(f"--reserve {text}: expected a share below 100 %, such as 20% or 0.2")
-    return round(share, 9)
-
-
-def _tier(text: str) -> tuple[str, tuple[str, ...]]:
-    name, colon, slos = text.partition(":")
-    found = [each.strip() for each in slos.split(";") if each.strip()]
-    if not colon or not name.strip() or not found:
-        raise UsageError(f"--tier {text}: expected NAME: SLO; SLO, such as 'fast: p99(ttft) < 200ms'")
-    try:
-        return name.strip(), tuple(slo.parse(each).text for each in found)
-    except ValueError as error:
-        raise UsageError(f"--tier {name.strip()}: {error}") from None
-
-
-def _before(options: Options) -> Result:
-    """The search that lies in the folder.
-
-    Raises:
-        ResultError: there is none that could be gone on with.
-    """
-    assert options.output is not None
-    before = load(options.output)
-    if before.capacity is None:
-        raise ResultError(f"{options.output} holds a run and no search for capacity; begin one with loadtest capacity")
-    if not before.levels:
-        raise ResultError(f"{options.output} holds a search without a trial that ended; begin it anew")
-    return before
-
-
-def _as_then(options: Options, question: Question, before: Result) -> tuple[Options, Question]:
-    """What was asked when the search in the folder began."""
-    assert options.output is not None
-    each = _each(before)
-    one = each[0]
-    bundled = any(level.batching for level in before.levels)
-    least, start = one.searched.least, one.searched.start
-    question = Question(
-        axis=one.axis,
-        least=least if least == start else None,
-        most=one.searched.most,
-        trials=one.searched.trials,
-        budget_s=question.budget_s,
-        usable=one.usable,
-        tiers={one.tier: tuple(one.slo) for one in each if one.tier},
-    )
-    url = options.url or (None if bundled else before.conditions.endpoint.url)
-    labels = {**before.labels, **options.labels}
-    source = str(options.output / RESOLVED)
-    return msgspec.structs.replace(options, source=source, overrides={}, url=url, labels=labels), question
-
-
-def _resolved(options: Options, question: Question) -> tuple[Axis, Resolved]:
-    """The axis, and the scenario with a load on it, from which the levels of each setting are made.
-
-    Raises:
-        UsageError: it asks for nothing that could be kept.
-    """
-    given = dict(options.overrides)
-    if question.tiers:
-        texts = dict.fromkeys(text for tier in question.tiers.values() for text in tier)
-        given["slo"] = Override("\n".join(texts), "--tier")
-    plain = resolve(options.source, given)
-    stated = plain.scenario.levels[0].concurrency is not None and options.source is not None
-    axis = question.axis or ("concurrency" if stated else "rate")
-    for flag, bound in (("--min", question.least), ("--max", question.most)):
-        if axis == "concurrency" and bound is not None and bound != round(bound):
-            raise UsageError(f"{flag} {bound:g}: requests in flight are a whole number; --axis rate takes fractions")
-    searched = _space(axis, question).searched
-    start = Override(f"{searched.start if searched.most is None else searched.most:.12g}", "--axis")
-    given = {**given, axis: start, "repeat": Override("1", "capacity")}
-    if plain.scenario.seed is not None and "seed" not in given:
-        given["seed"] = Override(str(plain.scenario.seed), plain.sources["seed"])
-    resolved = resolve(options.source, given)
-    if not resolved.scenario.slo:
-        raise UsageError("a search needs what is to be kept to: give --slo, such as --slo 'p99(ttft) < 300ms'")
-    for each in map(slo.parse, resolved.scenario.slo):
-        if each.scope.level is not None:
-            raise UsageError(f"slo {each.text}: a search sets the levels itself; leave level= out")
-        if each.unit == "per_s":
-            raise UsageError(f"slo {each.text}: more load brings more of it, so that it limits none; leave it out")
-        if question.tiers and each.metric == "goodput" and not each.limits:
-            raise UsageError(f"slo {each.text}: in a tier goodput needs its own limits: goodput(ttft < 300ms) >= 99%")
-    return axis, resolved
-
-
-def _space(axis: Axis, question: Question) -> Space:
-    start = 1.0 if question.least is None else question.least
-    if question.least is None and question.most is not None:
-        start = min(start, question.most)
-    least = start if question.least is not None or axis == "concurrency" else start * LEAST_SHARE
-    searched = Searched(start=start, least=least, most=question.most, trials=question.trials)
-    return Space(searched, whole=axis == "concurrency")
-
-
 def _tiers(question: Question, slos: Sequence[Slo]) -> Mapping[str, list[Slo]]:
     if not question.tiers:
         return {"": [*slos]}
@@ -496,10 +342,6 @@ def _raw_peak(trials: Sequence[Trial], levels: Sequence[LevelResult]) -> RawPeak
 
 
 # The result ---------------------------------------------------------------------------------------------------
-
-
-def _each(result: Result) -> list[Capacity]:
-    return result.capacities or ([result.capacity] if result.capacity else [])
 
 
 def _verdict(each: Sequence[Capacity]) -> Verdict:

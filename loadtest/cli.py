@@ -309,12 +309,12 @@ def capacity(
     _log_to_stderr(verbose)
     with _exits():
         from loadtest.capacity import capacity as search
-        from loadtest.capacity import question
         from loadtest.progress import Progress
+        from loadtest.question import of_flags
 
         if resume is not None:
             _nothing_but_the_way(ctx)
-        asked = question(axis, least, most, trials, budget, reserve, replicas, lost, tiers)
+        asked = of_flags(axis, least, most, trials, budget, reserve, replicas, lost, tiers)
         source = "quickstart" if source is None and url is None else source
         options = _options(ctx, flags, url=url, source=source, output=resume or output, resume=resume is not None)
         _can_write(json_to)

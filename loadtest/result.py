@@ -507,6 +507,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     capacities: Annotated[list[Capacity], _says("each search, where there are several; empty: there was one")] = []
 
+    @property
+    def searches(self) -> list[Capacity]:
+        """Each search for capacity; none of a run."""
+        return self.capacities or ([self.capacity] if self.capacity else [])
+
 
 def data_of(workloads: Iterable[model.Workload]) -> list[DataRef]:
     """The files that the requests of ``workloads`` are taken from."""

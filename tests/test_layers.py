@@ -15,6 +15,7 @@ FLOORS = [
     {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},
     {"run", "calibrate", "capacity"},
+    {"question"},
     {"sitting"},
     {"engine", "reports"},
     {"forecast"},

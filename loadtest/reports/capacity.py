@@ -24,8 +24,7 @@ FRONTIER = "|"
 
 def table(result: Result, width: int, color: bool, folder: str | None = None) -> str:
     """The whole report as text in lines of at most ``width`` columns, ending in a newline."""
-    assert result.capacity is not None
-    searches = result.capacities or [result.capacity]
+    searches = result.searches
     page = Page(width, color)
     page.paragraphs(conditions(result))
     if why := result.conditions.not_comparable:

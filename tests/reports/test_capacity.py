@@ -5,8 +5,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from loadtest.capacity import Question, _nearness, _why, question
+from loadtest.capacity import _nearness, _why
 from loadtest.errors import UsageError
+from loadtest.question import Question, of_flags
 from loadtest.reports.capacity import table
 from loadtest.result import Capacity, RawPeak, Result, Searched, Trial, Usable, Verdict
 from loadtest.slo import parse
@@ -59,7 +60,7 @@ def test_nothing_but_three_clear_failures_at_the_least_load_is_a_fail() -> None:
 
 def test_the_reserve_is_a_share_and_says_what_is_wrong() -> None:
     def asked(reserve: str) -> Question:
-        return question(None, None, None, 3, "30m", reserve, 1, 0, [])
+        return of_flags(None, None, None, 3, "30m", reserve, 1, 0, [])
 
     assert asked("20%").usable.reserve == asked("0.2").usable.reserve == 0.2
     for wrong in ("1", "100%", "a lot", "-3%"):
