@@ -155,7 +155,8 @@ class ServerProcess:
 
     def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
         self._name = name
-        self._command = [sys.executable, "-m", module, "--port", "0", "--exit-on-stdin-close", *arguments]
+        # -P: a random.py in the user's folder is none of ours.
+        self._command = [sys.executable, "-P", "-m", module, "--port", "0", "--exit-on-stdin-close", *arguments]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -25,7 +25,7 @@ def loadtest(environment: dict[str, str], tmp_path: Path) -> Command:
 
     def run(*arguments: str, timeout: float = 120, **variables: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "loadtest", *arguments],
+            [sys.executable, "-P", "-m", "loadtest", *arguments],  # as the installed command: not from this folder
             cwd=tmp_path, env={**environment, **variables}, capture_output=True, text=True, timeout=timeout,
             check=False,
         )  # fmt: skip

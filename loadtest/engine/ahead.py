@@ -82,8 +82,9 @@ class Ahead(Supply):
             LoadtestError: it failed.
         """
         # In a session of its own, so that Ctrl-C does not reach it: it ends when it is told, or its pipe is gone.
+        # -P: a random.py in the user's folder is none of ours.
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "loadtest.engine.ahead",
+            sys.executable, "-P", "-m", "loadtest.engine.ahead",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self._process.stdin is not None

@@ -76,6 +76,15 @@ def test_a_mix_of_conversations_and_single_requests(loadtest: Command, tiny: str
     assert all("session" in record for record in records if record.get("workload", 0) == 0)
 
 
+def test_what_lies_in_the_users_folder_is_not_taken_for_a_module(loadtest: Command, tmp_path: Path) -> None:
+    for name in ("random.py", "loadtest.py", "servers.py"):
+        (tmp_path / name).write_text("raise SystemExit('not ours')\n", "utf-8")
+    (tmp_path / "p.txt").write_text("hello there\n", "utf-8")
+    flags = ["--serve-model", "tiny", "--data", "p.txt", "-c", "1", "-n", "2", "--output-tokens", "2"]
+    done = loadtest("run", *flags, "--max-batch-size", "1", "--scheduler", "continuous", "-o", "out")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_trace_is_replayed_at_its_times_within_the_lag_that_is_reported(
     loadtest: Command, tiny: str, tmp_path: Path
 ) -> None:
