@@ -96,6 +96,6 @@ def test_a_trace_is_replayed_at_its_times_within_the_lag_that_is_reported(
         (arrival["input_tokens"], arrival["output_tokens"]) for arrival in ARRIVALS
     ]
     span_s = ARRIVALS[-1]["timestamp"] * len(ARRIVALS) / (len(ARRIVALS) - 1)
-    assert level["window"]["measured_s"] == pytest.approx(span_s), "a mean gap is left after the last arrival"
+    assert level["window"]["measured_s"] == pytest.approx(span_s, abs=0.03), "a mean gap is left after the last arrival"
     longest_ms = level["latency"]["lag_ms"]["ok"]["max"]
     assert all(0 <= r["sent_ms"] - r["intended_ms"] <= longest_ms + 0.001 for r in played)
