@@ -6,7 +6,7 @@ due are later or fail. ``evidence`` tells whether so few, or so many, prove it; 
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -144,6 +144,8 @@ def _judgement(slo: Slo, limits: Sequence[Limit], windows: Sequence[Window], alp
     evidence = gate(samples > 1, samples, slo.limit, alpha, 1.0)
     low, high = share_interval(evidence)
     what = "due requests failed or missed a limit"
+    if unknown := sum(_unmeasured(window, limits) for window in windows):
+        what += f" ({unknown:,} of them good answers without a time that has a limit)"
     return _by(evidence, slo.limit, 1 - evidence.share_late, (1 - high, 1 - low), what, windows, alpha)
 
 
@@ -216,24 +218,37 @@ def _worst(window: Window, limits: Sequence[Limit]) -> Floats:
     measured is missed.
     """
     columns = window.requests.columns
-    found = measures.times(columns)
     worst = np.zeros(len(columns.ok))
-    for limit in limits:
-        values = np.round(found[limit.metric], DECIMALS)
-        taken = np.where(np.isnan(values), np.inf, values / limit.limit)
-        if limit.metric == "tpot":
-            taken = np.where(np.isnan(values) & (columns.output_tokens < 2), 0.0, taken)
+    for limit, values, missing in _limited(columns, limits):
+        taken = np.where(np.isnan(values), np.where(missing, np.inf, 0.0), values / limit.limit)
         if limit.op == "<":
             taken = np.where(taken == 1, np.nextafter(1.0, 2.0), taken)
         worst = np.maximum(worst, taken)
     return window.in_order(np.where(columns.ok, worst, np.inf), window.inside)
 
 
+def _unmeasured(window: Window, limits: Sequence[Limit]) -> int:
+    """How many good answers miss a limit because they were not measured."""
+    columns = window.requests.columns
+    missing = np.any([absent for _, _, absent in _limited(columns, limits)], axis=0)
+    return int(np.count_nonzero(window.inside & columns.ok & missing))
+
+
+def _limited(columns: Columns, limits: Sequence[Limit]) -> Iterator[tuple[Limit, Floats, Mask]]:
+    """Each limit with the times that it is on, and where they were not measured though the request had them."""
+    found = measures.times(columns)
+    for limit in limits:
+        values = np.round(found[limit.metric], DECIMALS)
+        missing = np.isnan(values)
+        yield limit, values, missing & ~(columns.output_tokens < 2) if limit.metric == "tpot" else missing
+
+
 def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
     if slo.metric == "itl":
-        samples = np.concatenate([_gaps_in_order(window)[0] for window in windows])
+        samples = whole = np.concatenate([_gaps_in_order(window)[0] for window in windows])
     else:
-        samples = np.concatenate([due_times(window, slo.metric)[0] for window in windows])
+        both = [due_times(window, slo.metric) for window in windows]
+        samples, whole = (np.concatenate(each) for each in zip(*both, strict=True))
     n, failed = len(samples), int(np.count_nonzero(np.isinf(samples)))
     if not n:
         return _nothing(f"no answer had a {slo.metric}")
@@ -242,7 +257,11 @@ def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
             f"{failed:,} of {n:,} requests failed, and no mean over them has an end; a percentile has, with error_rate"
         )
         return _Judgement(None, None, n, "FAIL", why)
-    return _against(slo, float(samples.mean()), samples, n, windows, alpha)
+    found = _against(slo, float(samples.mean()), samples, n, windows, alpha)
+    if found.verdict != "PASS" or len(whole) == n:
+        return found
+    why = f"{found.reason}; but {len(whole) - n:,} good answers had no {slo.metric}, which may have been any"
+    return found._replace(verdict="INCONCLUSIVE", reason=why)
 
 
 def _rate(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
@@ -266,7 +285,7 @@ def _by(
 ) -> _Judgement:  # fmt: skip
     """The verdict on a share of at most 1 − ``p``; ``each`` is how many samples one request makes."""
     n, allowed = evidence.n, math.floor((1 - p) * evidence.n + 1e-9)
-    reason = f"{evidence.late:,} of {n:,} {what}, {allowed:,} are allowed"
+    reason = f"{evidence.late:,} of {n:,} {what}, {allowed:,} {'is' if allowed == 1 else 'are'} allowed"
     if evidence.p_pass <= alpha:
         return _Judgement(value, ci, n, "PASS", f"{reason}; none came near" if evidence.far else reason)
     if evidence.p_fail <= alpha:

@@ -35,8 +35,7 @@ class Window(NamedTuple):
             and scope.model in (None, level.model if r.model is None else r.model)
             for r in self.requests.records
         ]
-        own = self.requests.only(chosen)
-        return Window(own, own.columns.belonging_to(self.bounds), self.bounds)
+        return Window(self.requests.only(chosen), self.inside[chosen], self.bounds)
 
     @property
     def due(self) -> int:

@@ -112,9 +112,13 @@ def test_good_answers_without_the_time_cannot_make_a_pass() -> None:
     records = one_of([50.0] * 600)
     for record in (silent := records[::10]):
         records[record.id] = answer(record.id, record.intended_ms, **SILENT)
-    found = verdict(records, "p99(ttft) < 300ms")
-    assert found.verdict == "INCONCLUSIVE"
-    assert f"but {len(silent)} good answers had no ttft" in found.reason
+    for text in ("p99(ttft) < 300ms", "mean(ttft) < 300ms"):
+        found = verdict(records, text)
+        assert found.verdict == "INCONCLUSIVE"
+        assert f"but {len(silent)} good answers had no ttft" in found.reason
+    missed = verdict(records, "goodput(ttft < 300ms) >= 95%")
+    assert missed.verdict == "FAIL"
+    assert f"({len(silent)} of them good answers without a time that has a limit)" in missed.reason
 
 
 @pytest.mark.parametrize("text", ["p99(ttft) < 1s", "p99(itl) < 1s", "mean(tpot) < 1s", "output_tokens_per_s > 1"])
@@ -283,8 +287,10 @@ def test_a_level_that_ended_early_does_not_pass() -> None:
 def test_what_the_users_own_stop_cut_off_fails_no_limit() -> None:
     records = one_of([50.0] * 600)
     cut = [failure(600 + n, 59_000.0 + n, "cancelled") for n in range(300)]
-    found = verdict([*records, *cut], "error_rate < 10%", of=open_level(600), end="interrupted")
-    assert (found.verdict, found.value, found.n) == ("INCONCLUSIVE", 0.0, 600)
+    for text in ("error_rate < 10%", "error_rate(workload=chat) < 10%"):
+        of = open_level(600, workloads=(Workload(Length(8, 8), Length(4, 4), name="chat"),))
+        found = verdict([*records, *cut], text, of=of, end="interrupted")
+        assert (found.verdict, found.value, found.n) == ("INCONCLUSIVE", 0.0, 600)
     assert verdict([*records, *cut], "error_rate < 10%", of=open_level(600)).value == pytest.approx(1 / 3)
 
 
