@@ -19,7 +19,13 @@ FORMS = (
     "a number, uniform(low, high), normal(mean, sd), lognormal(mean, sd), exponential(mean), zipf(exponent, most), "
     "quantiles(p0=…, p50=…, p100=…) or mix(weight*distribution, …)"
 )
-_ARGUMENTS = {"uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1, "zipf": 2}
+_ARGUMENTS = {
+    "uniform": ("low", "high"),
+    "normal": ("mean", "sd"),
+    "lognormal": ("mean", "sd"),
+    "exponential": ("mean",),
+    "zipf": ("exponent", "most"),
+}
 _NORMAL = NormalDist()
 _LEAST_SHARE, _MOST_SHARE = 2.0**-53, 1 - 2.0**-53
 _MEAN_POINTS = 4096
@@ -160,8 +166,8 @@ def _read(tree: ast.expr) -> Distribution:
         numbers, parts = _parts(tree.args)
     elif kind in _ARGUMENTS:
         numbers = tuple(_number(argument) for argument in tree.args)
-        if len(numbers) != _ARGUMENTS[kind]:
-            raise ValueError(f"{kind} takes {_ARGUMENTS[kind]} number(s), got {len(numbers)}")
+        if len(numbers) != len(_ARGUMENTS[kind]):
+            raise ValueError(f"write {kind}({', '.join(_ARGUMENTS[kind])})")
         _check(kind, numbers)
     else:
         raise ValueError(f"there is no distribution {kind!r}: write {FORMS}")

@@ -119,7 +119,7 @@ def test_parts_of_a_mix_are_put_in_order_so_that_large_shares_are_large_values()
         ("True", "True is not a number"),
         ("1e999", "is not a number"),
         ("pareto(3, 4)", "there is no distribution 'pareto'"),
-        ("normal(3)", "normal takes 2"),
+        ("normal(3)", r"write normal\(mean, sd\)"),
         ("normal(-3, 4)", "-3 is not a number"),
         ("uniform(5, 2)", "range is empty"),
         ("lognormal(0, 2)", "mean must be above 0"),
