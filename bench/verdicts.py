@@ -216,10 +216,12 @@ def times(base: Floats, candidate: Floats) -> list[Claim]:
     """What is claimed of p50 and of p99, by the latencies of the runs of two sides."""
     found = []
     for p in (Fraction(1, 2), Fraction(99, 100)):
+        each = [np.quantile(side, float(p), axis=1, method="inverted_cdf") for side in (base, candidate)]
         if len(base) >= FEWEST_RUNS:
-            shift = of_runs(*(np.quantile(side, float(p), axis=1, method="inverted_cdf") for side in (base, candidate)))
+            shift = of_runs(*each)
         else:
             shift = of_ratio(*(of_quantile(side.ravel(), p) for side in (base, candidate)))
+            shift = max(shift, of_runs(*each), key=lambda by: by.width) if len(base) > 1 else shift
         found.append(Claim(shift, math.log1p(TOLERANCE), math.log1p(TOLERANCE)))
     return found
 

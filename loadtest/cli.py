@@ -506,7 +506,7 @@ def compare(
 
     A side is a folder that run has made, several of them (then with the word vs between the sides), or a folder with
     several in it. Conditions that differ are named, and refused without --allow-unlike. A change has a confidence
-    interval: from four runs a side on by how these differ, of fewer by the requests within them.
+    interval: from four runs a side on by how these differ, of fewer by the requests within them too.
 
     \b
     loadtest compare results/before results/after

@@ -202,11 +202,9 @@ def _sketch(one: Measure, pair: _Pair, tolerance: float) -> _Sketch:
         return _Sketch(_undecided(change, f"not measured in every run of the {' and the '.join(without)}"))
     if why := _told_only(one, pair):
         return _Sketch(_moved(change, why))
-    known = [[value for value in side if value is not None and 0 < value < math.inf] for side in (ours, theirs)]
-    whole = len(known[0]) == len(ours) and len(known[1]) == len(theirs)
-    if one.unit != "share" and whole and min(len(ours), len(theirs)) >= FEWEST_RUNS:
-        means = [significant(math.exp(float(np.log(side).mean()))) for side in known]
-        return _claim(replace(change, base=means[0], candidate=means[1]), of_runs(*known), "runs", tolerance)
+    between = None if one.unit == "share" else _between_runs(change, ours, theirs, tolerance)
+    if between and min(len(ours), len(theirs)) >= FEWEST_RUNS:
+        return between[0]
     before, after = (_estimate(one, side) for side in (pair.base, pair.candidate))
     if before is None or after is None:
         why = f"how sure it is cannot be told without records; {FEWEST_RUNS} runs a side would tell"
@@ -218,7 +216,22 @@ def _sketch(one: Measure, pair: _Pair, tolerance: float) -> _Sketch:
         return _Sketch(_among_failures(change, before, after))
     if not before.value or not after.value:
         return _Sketch(_undecided(change, "there is no ratio to 0"))
-    return _claim(change, of_ratio(before, after), "requests", tolerance)
+    shift = of_ratio(before, after)
+    if between and between[1].width > shift.width:
+        return between[0]  # two or three runs differ more than the requests in them explain
+    return _claim(change, shift, "requests", tolerance)
+
+
+def _between_runs(
+    change: Change, ours: Sequence[float | None], theirs: Sequence[float | None], tolerance: float
+) -> tuple[_Sketch, Shift] | None:
+    """By how runs differ; None where a side has a single one, or a figure that has no logarithm."""
+    known = [[value for value in side if value is not None and 0 < value < math.inf] for side in (ours, theirs)]
+    if len(known[0]) < len(ours) or len(known[1]) < len(theirs) or min(map(len, known)) < 2:
+        return None
+    shift = of_runs(*known)
+    base, candidate = (significant(math.exp(float(np.log(side).mean()))) for side in known)
+    return _claim(replace(change, base=base, candidate=candidate), shift, "runs", tolerance), shift
 
 
 def _figure(level: LevelResult, one: Measure) -> float | None:

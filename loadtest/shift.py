@@ -24,8 +24,8 @@ CONFIDENCE = 0.95
 ALPHA = 0.025
 # How often a change of the size that is told as detectable would be found.
 POWER = 0.8
-# From so many playings a side on, how they differ among each other says how sure their mean is. Fewer say too little of
-# that, and the requests within them are looked at instead.
+# From so many playings a side on, how they differ among each other says how sure their mean is. Fewer may differ little
+# by chance: then the requests within them are looked at too.
 FEWEST_RUNS = 4
 # Degrees of freedom as good as without end.
 _MANY = 10_000.0
@@ -51,6 +51,12 @@ class Shift(NamedTuple):
     def flipped(self) -> "Shift":
         """The same in the other direction."""
         return Shift(-self.by, self.up, self.down, self.freedom)
+
+    @property
+    def width(self) -> float:
+        """Of its interval."""
+        low, high = self.ends()
+        return high - low
 
     def ends(self) -> tuple[float, float]:
         """Between what the true one lies."""
@@ -104,7 +110,7 @@ def decide(claims: Sequence[Claim]) -> list[Decision]:
 
 
 def of_runs(base: Sequence[float] | Floats, candidate: Sequence[float] | Floats) -> Shift:
-    """Of the logarithm, by how several playings differ: ``FEWEST_RUNS`` or more a side, each figure above 0.
+    """Of the logarithm, by how several playings differ: two or more a side, each figure above 0.
 
     Welch, The generalization of "Student's" problem when several different population variances are involved, 1947.
     """

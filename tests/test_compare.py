@@ -104,6 +104,18 @@ def test_of_four_runs_a_side_the_interval_is_that_between_runs() -> None:
     assert by_name(compare(base[:1], candidate[:1], 0.02))["p50(ttft)"].verdict == "FAIL"
 
 
+def test_of_two_runs_a_side_the_more_cautious_of_both_intervals_counts() -> None:
+    apart = [a_run("base/1", 1, LARGE, slower=0.9), a_run("base/2", 2, LARGE, slower=1.1)]
+    together = several("candidate", 2, 5, LARGE)
+    assert by_name(compare(apart, together, 0.02))["p50(ttft)"].by == "runs"
+    lucky = [a_run("candidate/1", 1, LARGE), a_run("candidate/2", 1, LARGE)]  # as if runs never differed
+    change = by_name(compare(lucky, lucky, 0.02))["p50(ttft)"]
+    assert change.by == "requests"
+    assert change.ci95 is not None
+    assert change.ci95[0] is not None
+    assert change.ci95[0] < 0
+
+
 def test_repeats_of_a_level_are_runs_too() -> None:
     repeated = [a_level(index=i, name=f"c=4 ({i + 1}/4)", repeat=i + 1) for i in range(4)]
     found = compare([a_run("base", 1, *repeated)], [a_run("candidate", 2, *repeated, slower=1.3)], 0.05)
