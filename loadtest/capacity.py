@@ -161,7 +161,12 @@ class _Play:
         self._levels.append(figures)
         whole = not wanted.look or figures.counts.in_window >= self._needed()
         sitting.check()
-        if self._open(figures) and whole and playing.error is None and not self._interrupts.count:
+        if (
+            any(_open(search, figures) for search in own)
+            and whole
+            and playing.error is None
+            and not self._interrupts.count
+        ):
             figures, more = sitting.extend(level, playing, first + 1)
             playings.append(more)
             self._levels[first:] = [figures, more.figures]
@@ -174,11 +179,6 @@ class _Play:
         write(self.so_far(), sitting.folder)
         if error is not None and not isinstance(error, Aborted):
             raise error
-
-    def _open(self, figures: LevelResult) -> bool:
-        """Whether more requests could make a PASS of it."""
-        verdicts = {each.verdict for each in figures.slo}
-        return "INCONCLUSIVE" in verdicts and not verdicts & {"FAIL", "INVALID"}
 
     def _trial(self, setting: Level, wanted: Next, own: Sequence[_Search]) -> Level:
         rate = wanted.load
@@ -216,7 +216,7 @@ class _Play:
             levels=self._levels,
             capacity=best,
             capacities=each if len(each) > 1 else [],
-            verdict=_verdict(each),
+            verdict=_verdict(each, complete=False),
         )
 
     def ended(self, error: LoadtestError | None) -> Result:
@@ -226,14 +226,17 @@ class _Play:
             if search.ended == "goes on":
                 search.ended = stopped
         result = self.so_far()
-        codes = [exit_code(result.verdict)]
+        complete = error is None and not self._interrupts.count
+        verdict = _verdict(result.searches, complete=complete)
+        codes = [exit_code(verdict)]
         if self._levels and not any(level.counts.ok for level in self._levels):
             codes.append(TargetError.exit_code)
         codes += [error.exit_code] if error else []
         codes += [EXIT_INTERRUPTED] if self._interrupts.count else []
         return msgspec.structs.replace(
             result,
-            complete=error is None and not self._interrupts.count,
+            complete=complete,
+            verdict=verdict,
             exit_code=worst_exit_code(codes),
             warnings=[*result.warnings, *([self._sitting.redact(str(error))] if error else [])],
         )
@@ -295,6 +298,13 @@ def _judged(
     )
 
 
+def _open(search: _Search, figures: LevelResult) -> bool:
+    """Whether more requests could make a PASS of it."""
+    texts = {each.text for each in search.slos}
+    verdicts = {each.verdict for each in figures.slo if each.expression in texts}
+    return "INCONCLUSIVE" in verdicts and not verdicts & {"FAIL", "INVALID"}
+
+
 def _nearness(slo: Slo, value: float | None) -> float:
     """Value ÷ limit of what is to be low, and the same of what is missing where it is to be high."""
     if value is None:
@@ -344,11 +354,13 @@ def _raw_peak(trials: Sequence[Trial], levels: Sequence[LevelResult]) -> RawPeak
 # The result ---------------------------------------------------------------------------------------------------
 
 
-def _verdict(each: Sequence[Capacity]) -> Verdict:
-    """PASS where each search found a load that passed; else the worst of why not."""
-    reasons = [(_why(one), f"{_name(one)}{one.statement.partition('; raw peak')[0]}") for one in each]
-    outcome = next(name for name in WORST_FIRST if any(why == name for why, _ in reasons))
-    return Verdict(outcome=outcome, reasons=[text for why, text in reasons if why == outcome and why != "PASS"])
+def _verdict(each: Sequence[Capacity], *, complete: bool) -> Verdict:
+    """PASS where each search found a load that passed; else the worst of why not. What is not complete is no PASS."""
+    found = [(_why(one), f"{_name(one)}{one.statement.partition('; raw peak')[0]}") for one in each]
+    if not complete:
+        found.append(("INCONCLUSIVE", "the search did not finish"))
+    outcome = next(name for name in WORST_FIRST if any(why == name for why, _ in found))
+    return Verdict(outcome=outcome, reasons=[text for why, text in found if why == outcome and why != "PASS"])
 
 
 def _why(one: Capacity) -> VerdictName:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from loadtest.capacity import _nearness, _why
+from loadtest.capacity import _nearness, _verdict, _why
 from loadtest.errors import UsageError
 from loadtest.question import Question, of_flags
 from loadtest.reports.capacity import table
@@ -56,6 +56,14 @@ def test_nothing_but_three_clear_failures_at_the_least_load_is_a_fail() -> None:
     assert _why(capacity(*invalid, bracket=(None, None))) == "INVALID"
     assert _why(capacity(bracket=(None, None))) == "INCONCLUSIVE"
     assert _why(capacity(trial(1.0))) == "PASS"
+
+
+def test_a_search_that_did_not_finish_is_no_pass() -> None:
+    passed = capacity(trial(4.0), setting="continuous 16")
+    failed = capacity(*[trial(1.0, "FAIL")] * 3, bracket=(None, 1.0), setting="none", statement="Not shown; raw peak 7")
+    assert _verdict([passed], complete=True) == Verdict(outcome="PASS", reasons=[])
+    assert _verdict([passed], complete=False).outcome == "INCONCLUSIVE"
+    assert _verdict([passed, failed], complete=True) == Verdict(outcome="FAIL", reasons=["none: Not shown"])
 
 
 def test_the_reserve_is_a_share_and_says_what_is_wrong() -> None:
