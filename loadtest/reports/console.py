@@ -30,6 +30,8 @@ from loadtest.schedule import Load
 MARK = "!"
 CUT = " …"
 LINES_OF_AN_EXAMPLE = 3
+# Of a matrix there are dozens, and each row of the table above them has its verdict.
+MOST_REASONS = 6
 # A terminal that does not know its size says 0, and there words would not fit anyway.
 LEAST_WIDTH = 40
 # A space at which no line is broken; textwrap knows only the ASCII ones. It never reaches the output.
@@ -57,7 +59,9 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
         page.paragraphs([verdict.headline(result)], style=verdict.STYLES[result.verdict.outcome])
         if slos := verdict.columns(result):
             page.table(slos, [])
-        page.paragraphs(verdict.reasons(result), style="yellow", hanging=2)
+        why = verdict.reasons(result)
+        more = [f"and {len(why) - MOST_REASONS} more, in result.json"] if len(why) > MOST_REASONS else []
+        page.paragraphs([*why[:MOST_REASONS], *more], style="yellow", hanging=2)
     shown = page.table(level_columns(levels), _sections(levels)) if levels else []
     for beside in tables(result):
         shown += page.table(beside, [])

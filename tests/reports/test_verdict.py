@@ -68,6 +68,20 @@ def test_a_value_among_the_failures_and_an_open_end_are_shown_as_such(with_slos:
     assert cells["95 % interval"] == "from 120 ms"
 
 
+def test_many_reasons_do_not_bury_the_figures_and_how_many_more_requests_decide_stands_in_the_table(
+    with_slos: Build,
+) -> None:
+    open_ones = [
+        slo("INCONCLUSIVE", expression=f"p99(ttft) < {n}ms", reason=f"reason {n}", more_requests=3810 + n)
+        for n in range(1, 11)
+    ]
+    text = table(with_slos([slo(), *open_ones]), 140, False)
+    assert "p99(ttft) < 6ms: INCONCLUSIVE, reason 6\nand 4 more, in result.json\n" in text
+    assert "reason 7" not in text
+    rows = [line.split()[-1] for line in text.splitlines() if line.startswith(("INCONCLUSIVE  ", "PASS  "))]
+    assert rows == ["+3,800"] * 10 + ["–"]
+
+
 def test_it_says_that_the_policy_and_not_the_figures_failed_it(with_slos: Build) -> None:
     found = with_slos([slo("INCONCLUSIVE")])
     failed = msgspec.structs.replace(found, verdict=overall(found.levels, inconclusive="fail"))
@@ -77,3 +91,9 @@ def test_it_says_that_the_policy_and_not_the_figures_failed_it(with_slos: Build)
 def test_a_strict_run_without_an_slo_tells_why_it_is_invalid(with_slos: Build) -> None:
     found = msgspec.structs.replace(with_slos([]), verdict=Verdict(outcome="INVALID", reasons=["c=4: late"]))
     assert "INVALID\n\nc=4: late" in table(found, 140, False)
+
+
+def test_a_strict_run_tells_why_it_is_invalid_beside_an_slo_that_is_not(with_slos: Build) -> None:
+    found = with_slos([slo("INCONCLUSIVE", reason="too few")], [])
+    strict = msgspec.structs.replace(found, verdict=Verdict(outcome="INVALID", reasons=["c=8: late"]))
+    assert reasons(strict)[0] == "c=8: late"
