@@ -9,13 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from loadtest.workload.images import image
-from loadtest.workload.model import BLOCK_TOKENS, Ask, Message, Prefix, Turn, Workload
+from loadtest.workload.model import BLOCK_TOKENS, OUTPUT_TOKENS, Ask, Message, Prefix, Turn, Workload
 from loadtest.workload.prompts import Prompts
 from loadtest.workload.request import Request
 from loadtest.workload.rows import Reader
 from loadtest.workload.tokens import Tokens
 
-_OUTPUT_TOKENS = 256  # the most of an answer whose length neither the scenario nor the data say
 _CHARACTERS = 4  # a token, where a recorded answer can only be estimated
 
 _NO_TURN = Turn()
@@ -70,7 +69,7 @@ class Composer:
             messages, length = own, None  # the history is not known yet
         else:
             messages, length = self._opening(request, turn, workload, prompts)
-        output = request.output_tokens or turn.output_tokens or _recorded(turn.answer, prompts) or _OUTPUT_TOKENS
+        output = request.output_tokens or turn.output_tokens or _recorded(turn.answer, prompts) or OUTPUT_TOKENS
         images: tuple[str, ...] = ()
         if (asked := workload.images) is not None:
             images = tuple(image(asked.width, asked.height, rng) for _ in range(asked.count))
