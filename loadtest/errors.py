@@ -7,7 +7,8 @@
     ├── ServerError         3   the bundled server could not start, or died
     ├── ResultError         1   the result folder cannot be written or read
     ├── WorkerLost         97   a load generator process died: the measurement is unsound
-    └── Aborted            99   the run was ended by its --abort-on rule
+    ├── Aborted            99   the run was ended by its --abort-on rule
+    └── Stopped             1   of runs in turn one ended so badly that no further one is played; or that run's own code
 
 The exit codes are docs/metrics.md's. Each message says what was wrong, where, and the mend.
 """
@@ -63,6 +64,14 @@ class Aborted(LoadtestError):
     """The target did so badly that the run's own rule ended it."""
 
     exit_code = 99
+
+
+class Stopped(LoadtestError):
+    """Of runs in turn one ended so badly that no further one is played; ``exit_code`` is that run's."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]
 
 
 def worst_exit_code(codes: list[int]) -> int:

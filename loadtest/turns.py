@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from loadtest.errors import EXIT_INTERRUPTED, LoadtestError, ServerError, TargetError, UsageError
+from loadtest.errors import EXIT_INTERRUPTED, ServerError, Stopped, TargetError, UsageError
 from loadtest.progress import Progress
 from loadtest.run import Outcome, run
 from loadtest.scenario.model import Override
@@ -15,14 +15,6 @@ from loadtest.sitting import Options, resolve
 SIDES = ("base", "candidate")
 # What is wrong with a target does not go away by playing on; a verdict on a run does not end the comparison.
 _ENDS = (EXIT_INTERRUPTED, TargetError.exit_code, ServerError.exit_code)
-
-
-class Stopped(LoadtestError):
-    """A run ended so badly that no further one is played. ``exit_code`` is that of the run."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]
 
 
 def in_turn(base: Options, candidate: str, rounds: int, progress: Progress) -> tuple[list[Path], list[Path]]:

