@@ -87,7 +87,7 @@ def find(named: Path, directory: Path | None) -> Path:
         return directory / named
     if not named.exists():
         names = [path.name for path in sorted(directory.glob("*")) if path.is_dir() and not path.name.startswith(".")]
-        there = f"there are {', '.join(names)}" if names else "there is none yet; --save-baseline makes one"
+        there = f"it holds {', '.join(names)}" if names else "there is none yet; --save-baseline makes one"
         raise UsageError(f"no baseline {named} in {directory}: {there}")
     return named
 

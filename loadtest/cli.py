@@ -302,8 +302,8 @@ def capacity(
 
     \b
     loadtest capacity http://staging:8000 -s chat --slo 'p99(ttft) < 300ms' --reserve 20%
-    loadtest capacity http://staging:8000 -s chat --axis rate --min 4 --max 64 \
-      --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s; error_rate < 0.1%'
+    loadtest capacity http://staging:8000 --axis rate --min 4 --max 64 --slo 'p99(ttft) < 300ms'
+    loadtest capacity http://staging:8000 --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s'
     loadtest capacity --resume results/chat-20260101T120000Z
     """
     _log_to_stderr(verbose)

@@ -42,8 +42,9 @@ _NEAR_MS = 0.001
 
 
 class _Playing(NamedTuple):
-    """A playing of a level: its figures and, where its journal is there and whole, its requests."""
+    """A playing of a level: in which run, its figures and, where its journal is there and whole, its requests."""
 
+    run: str
     level: LevelResult
     window: Window | None
 
@@ -150,7 +151,7 @@ def _playings(runs: Iterable[Run], name: str, notes: list[str]) -> list[_Playing
                     notes.append(
                         f"{run.name}: {level.name}: its records are not those of its figures: they are left out"
                     )
-                found.append(_Playing(level, window))
+                found.append(_Playing(run.name, level, window))
     return found
 
 
@@ -184,7 +185,7 @@ def _compared(pairs: Sequence[_Pair], metrics: Sequence[Measure], tolerance: flo
             _judged(sketch.change, sketch.claim, next(decisions), len(claims)) if sketch.claim else sketch.change
             for sketch in of
         ]
-        changes = _as_sound_as_the_runs([*_held(pair), *changes], pair.levels)
+        changes = _as_sound_as_the_runs([*_held(pair), *changes], [*pair.base, *pair.candidate])
         found.append(
             Compared(name=pair.name, base_runs=len(pair.base), candidate_runs=len(pair.candidate), changes=changes)
         )
@@ -339,12 +340,12 @@ def _among_failures(change: Change, before: Estimate, after: Estimate) -> Change
     return _undecided(change, "it falls among failures; see error_rate")
 
 
-def _as_sound_as_the_runs(changes: Sequence[Change], levels: Sequence[LevelResult]) -> list[Change]:
+def _as_sound_as_the_runs(changes: Sequence[Change], playings: Sequence[_Playing]) -> list[Change]:
     """The changes, INVALID where the client was the limit in a playing, and none a PASS where one ended early."""
-    if not all(level.client.valid for level in levels):
-        why = "; ".join(dict.fromkeys(reason for level in levels for reason in level.client.reasons))
+    if not all(each.level.client.valid for each in playings):
+        why = "; ".join(dict.fromkeys(f"{each.run}: {why}" for each in playings for why in each.level.client.reasons))
         return [replace(each, verdict="INVALID", reason=why) if each.verdict else each for each in changes]
-    if all(level.status in ("ok", "overloaded") for level in levels):
+    if all(each.level.status in ("ok", "overloaded") for each in playings):
         return [*changes]
     early = "a playing ended early; until then"
     return [_undecided(each, f"{early} {each.reason}") if each.verdict == "PASS" else each for each in changes]

@@ -93,7 +93,7 @@ def test_a_baseline_is_found_by_its_name_before_a_folder_is(folder: Path, tmp_pa
     assert find(Path("main"), directory) == directory / "main"
     assert find(folder, directory) == folder
     assert find(Path("main"), None) == Path("main")
-    with pytest.raises(UsageError, match=r"no baseline mian in .*: there are main"):
+    with pytest.raises(UsageError, match=r"no baseline mian in .*: it holds main"):
         find(Path("mian"), directory)
 
 

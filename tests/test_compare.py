@@ -196,7 +196,7 @@ def test_the_client_being_the_limit_makes_it_invalid() -> None:
     found = compare([base], [level_changed(candidate, client=client)], 0.05)
     assert (found.outcome, found.exit_code) == ("INVALID", 97)
     assert verdicts(found) == {"INVALID"}
-    assert by_name(found)["p50(ttft)"].reason == "sent late"
+    assert by_name(found)["p50(ttft)"].reason == "candidate: sent late"
 
 
 def test_a_run_that_did_not_finish_is_never_a_pass() -> None:

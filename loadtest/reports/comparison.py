@@ -179,7 +179,7 @@ def moved(change: Change, by: float | None) -> str:
 
 def interval(change: Change) -> str:
     """Between what the change lies; an open end is ``…``."""
-    if change.ci95 is None:
+    if change.ci95 is None or change.ci95 == (None, None):
         return NOT_MEASURED
     low, high = ("…" if end is None else _points(change, end) for end in change.ci95)
     return f"{low} to {high} {_unit(change)}"

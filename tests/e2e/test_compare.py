@@ -138,7 +138,7 @@ def test_named_baselines(loadtest: Command, tmp_path: Path) -> None:
     assert kept_result == (tmp_path / "after" / "result.json").read_bytes()
     done = loadtest("compare", "mian", "after", "--baseline-dir", "kept")
     assert done.returncode == 2
-    assert "no baseline mian in kept: there are main" in done.stderr
+    assert "no baseline mian in kept: it holds main" in done.stderr
 
 
 def test_two_targets_are_played_in_turn(loadtest: Command, quick: str, slow: str, tmp_path: Path) -> None:
