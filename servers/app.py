@@ -159,9 +159,11 @@ class App:
         return web.json_response(_card(self._model))
 
     async def _switch_batching(self, request: web.Request) -> web.Response:
-        # Behind a reverse proxy everyone comes from the loopback address; there a key must be set.
-        if self._options.api_key is None and not _is_loopback(request.remote):
-            message = "/admin is answered to this machine only; ask from the loopback address, or set --api-key"
+        # Behind a reverse proxy everyone comes from the loopback address; there a key must be set. And so does any web
+        # page that is open on this machine; browsers say of which page a request is.
+        elsewhere = not _is_loopback(request.remote) or "Origin" in request.headers
+        if self._options.api_key is None and elsewhere:
+            message = "/admin is answered to this machine only, and to no web page; ask it directly, or set --api-key"
             raise RequestError(message, status=403, kind="permission_error", code="loopback_only")
         served = self._model
         try:

@@ -56,6 +56,15 @@ def test_a_request_id_comes_back_and_a_bad_or_missing_one_is_replaced(own_server
     assert all(len(made) == 32 for made in ids)
 
 
+def test_a_web_page_open_on_this_machine_cannot_reconfigure_it(own_server: Server, guarded: Server) -> None:
+    wanted = {"scheduler": "none", "max_batch_size": 1}
+    status, _, text = own_server.raw("POST", "/admin/batching", wanted, Origin="http://page.example")
+    assert status == 403
+    assert "no web page" in json.loads(text)["error"]["message"]
+    page = {"Authorization": f"Bearer {KEY}", "Origin": "http://page.example"}
+    assert guarded.raw("POST", "/admin/batching", wanted, **page)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
