@@ -96,8 +96,9 @@ def _cache(workload: Workload) -> list[str]:
             "prompts repeat, as order: random of their data has it: a cache of the server's answers them faster"
         )
     elif workload.repeated_prompts:
+        many = "request" if workload.repeated_prompts == 1 else "requests"
         said.append(
-            f"{workload.repeated_prompts:,} requests repeated a prompt that this run had sent before: a cache of the "
+            f"{workload.repeated_prompts:,} {many} repeated a prompt that this run had sent before: a cache of the "
             "server's answers them faster; give it data of more rows, or longer prompts"
         )
     return said

@@ -71,7 +71,7 @@ def _workload(workload: Workload, factor: float) -> Workload:
 def _stages(stages: tuple[Stage, ...], factor: float) -> tuple[Stage, ...]:
     lasting = [(stage, _time(stage.duration_s, factor)) for stage in stages]
     expected = math.fsum((stage.from_per_s + stage.to_per_s) / 2 * seconds for stage, seconds in lasting)
-    slower = max(factor, min(1.0, _FEWEST / expected))
+    slower = max(factor, min(1.0, float(f"{_FEWEST / expected:.3g}")))
     return tuple(Stage(stage.from_per_s * slower, stage.to_per_s * slower, seconds) for stage, seconds in lasting)
 
 

@@ -19,7 +19,7 @@ from servers.cli import serve
 ROOT = Path(__file__).parents[2]
 SMALL = [
     "burst", "chat", "concurrency-sweep", "long-prompt", "prompt-length-sweep", "quickstart", "ramp", "shared-prefix",
-    "soak", "spike",
+    "diurnal", "soak", "spike",
 ]  # fmt: skip
 """Those that the bundled demo model can play as they are; the others are made for large models."""
 TASKS = [
