@@ -72,7 +72,10 @@ def _stages(stages: tuple[Stage, ...], factor: float) -> tuple[Stage, ...]:
     lasting = [(stage, _time(stage.duration_s, factor)) for stage in stages]
     expected = math.fsum((stage.from_per_s + stage.to_per_s) / 2 * seconds for stage, seconds in lasting)
     slower = max(factor, min(1.0, float(f"{_FEWEST / expected:.3g}")))
-    return tuple(Stage(stage.from_per_s * slower, stage.to_per_s * slower, seconds) for stage, seconds in lasting)
+    return tuple(
+        Stage(round(stage.from_per_s * slower, 6), round(stage.to_per_s * slower, 6), seconds)
+        for stage, seconds in lasting
+    )
 
 
 def _trace(trace: Trace, factor: float) -> Trace:
