@@ -287,7 +287,7 @@ def _judged(
     own = [each for each in figures.slo if each.expression in texts]
     outcome: VerdictName = next(name for name in WORST_FIRST if any(each.verdict == name for each in own))
     nearness = max(_nearness(texts[each.expression], each.value) for each in own)
-    if any(isinstance(playing.error, Aborted) for playing in playings):
+    if outcome != "INVALID" and any(isinstance(playing.error, Aborted) for playing in playings):
         return Trial(load=wanted.load, outcome="FAIL", resolved=True, nearness=None, levels=levels)
     return Trial(
         load=wanted.load,
