@@ -69,7 +69,8 @@ def interval(slo: SloResult) -> str:
 def quantity(value: float, unit: str) -> str:
     """``value`` as people write it: 412 ms, 99.2 %, 2,010/s."""
     if unit == "share":
-        return f"{value * 100:.5g} %"
+        # Near the whole it is the distance to it that is read: 99.95 % is half of 99.9 %.
+        return f"{value * 100:.{5 if value > 0.9 else 3}g} %"
     return f"{figure(value)} ms" if unit == "ms" else f"{figure(value)}/s"
 
 
