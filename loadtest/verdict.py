@@ -43,8 +43,17 @@ def _refusals(slo: Slo, slos: Sequence[Slo], levels: Sequence[Level], endpoint: 
         asked = {level.model for level in meant} | {m.name for lv in meant for w in lv.workloads for m in w.models}
         if slo.scope.model not in asked:
             yield f"no level asks that model by name; they ask {_some(filter(None, asked)) or 'the one that is listed'}"
-    if meant and slo.scope.turn is not None and not any(lv.of_sessions or lv.load.kind == "trace" for lv in meant):
-        yield "there are no turns: the scenario has no conversation"
+    if meant and slo.scope.turn is not None:
+        if not any(level.of_sessions or level.load.kind == "trace" for level in meant):
+            yield "there are no turns: the scenario has no conversation"
+        elif (most := _most_turns(meant)) is not None and slo.scope.turn > most:
+            yield f"no conversation has more than {most} turns"
+
+
+def _most_turns(levels: Iterable[Level]) -> int | None:
+    """The most that a conversation may have; None where data or a trace say it."""
+    turns = [w.conversation.turns for level in levels for w in level.workloads if w.conversation is not None]
+    return max((each.high for each in turns if each), default=None) if all(turns) else None
 
 
 def _some(names: Iterable[str]) -> str:

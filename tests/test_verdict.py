@@ -105,6 +105,14 @@ def test_an_slo_that_a_run_can_judge_is_not_refused() -> None:
     assert refusals([parse("p99(ttft, turn=2) < 1s")], [trace], "chat", stream=True) == []
 
 
+def test_a_turn_that_no_conversation_has_is_refused() -> None:
+    talk = level(workloads=(msgspec.structs.replace(CHAT, conversation=TALK),))
+    (found,) = refusals([parse("p99(ttft, turn=3) < 1s")], [talk], "chat", stream=True)
+    assert "no conversation has more than 2 turns" in found
+    told_by_data = msgspec.structs.replace(CHAT, conversation=msgspec.structs.replace(TALK, turns=None))
+    assert refusals([parse("p99(ttft, turn=3) < 1s")], [level(workloads=(told_by_data,))], "chat", stream=True) == []
+
+
 def test_an_embedding_has_no_first_token() -> None:
     (found,) = refusals([parse("p99(ttft) < 1s")], [level()], "embeddings", stream=False)
     assert "embeddings writes no tokens; take e2e" in found
