@@ -6,21 +6,20 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
+from loadtest.flags import option, pipeline_flags, scenario_flags, search_flags, way_flags
 
 if TYPE_CHECKING:
     from loadtest.pipeline import Pipeline
     from loadtest.result import Result
     from loadtest.sitting import Options
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Commands(click.Group):
@@ -41,148 +40,6 @@ class _Commands(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-def _option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An option that LOADTEST_<NAME> can also give."""
-    long = next(name for name in reversed(names) if name.startswith("--"))
-    variable = "LOADTEST_" + long.strip("-").upper().replace("-", "_")
-    return click.option(*names, envvar=variable, show_envvar=False, **settings)
-
-
-class _Listed(click.types.StringParamType):
-    """A text of which a variable may hold several, with semicolons between them."""
-
-    envvar_list_splitter = ";"
-
-
-_NAMED = (_option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),)
-_LOADS = (
-    _option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
-    _option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
-    _option("--trace", metavar="FILE", help="Open loop: recorded arrivals and their lengths, one level."),
-    _option("--speed", metavar="N", help="Of a trace: how many times as fast it is played."),
-    _option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
-)
-_ASKED = (
-    _option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
-    _option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
-    _option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
-    _option(
-        "-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]"
-    ),
-    _option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]"),
-    _option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]"),
-    _option("--cooldown", metavar="TIME", help="Pause between two levels. [default: none]"),
-    _option(
-        "--scale",
-        metavar="FACTOR",
-        help="Try the scenario in the small: times, requests, rates, slots and lengths times FACTOR, 0 to 1. Such a "
-        "result is not comparable.",
-    ),
-    _option(
-        "--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis."
-    ),
-    _option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise."),
-    _option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
-    _option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
-    _option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
-    _option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]"),
-    _option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
-    _option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
-    _option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
-    _option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]"),
-    _option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]"),
-    _option(
-        "--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped."
-    ),
-    _option(
-        "--max-rate",
-        metavar="N",
-        help="Never send more than N a second in the whole run, whatever the load asks: protects a shared endpoint. "
-        "What it holds back waits, and the wait is in the latency; to set a load, use -r.",
-    ),
-    _option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'."),
-    _option(
-        "--slo",
-        multiple=True,
-        type=_Listed(),
-        metavar="EXPRESSION",
-        help="What each level has to keep to, such as 'p99(ttft) < 300ms'; repeatable, instead of the scenario's. '': "
-        "nothing. As a variable with ; between them.",
-    ),
-    _option(
-        "--workers",
-        type=click.IntRange(1, 256),
-        metavar="N",
-        help="Generator processes. [default: as the load needs, cores − 1]",
-    ),
-    _option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]"),
-    _option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each."),
-    _option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each."),
-    _option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches."),
-    _option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder."),
-    _option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs."),
-    _option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision."),
-    _option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime."),
-)
-
-
-def _scenario_flags(command: F) -> F:
-    """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
-    for option in reversed((*_NAMED, *_LOADS, *_ASKED)):
-        command = option(command)
-    return command
-
-
-_WAY = (
-    _option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY."),
-    click.option(
-        "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable."
-    ),
-    _option(
-        "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
-    ),
-    _option(
-        "--proxy",
-        metavar="URL",
-        help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]",
-    ),
-    _option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's."),
-    _option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
-    _option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
-    _option("--insecure", is_flag=True, help="https: take any certificate of the server."),
-    click.option(
-        "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
-    ),
-)
-
-
-def _way_flags(command: F) -> F:
-    """How to get to a target, and what is told of it: of every command that plays."""
-    for option in reversed(_WAY):
-        command = option(command)
-    return command
-
-
-def _search_flags(command: F) -> F:
-    """The same of a search, which sets the loads itself."""
-    for option in reversed((*_NAMED, *_ASKED)):
-        command = option(command)
-    return command
-
-
-_PIPELINE = (
-    _option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML: a case for each SLO."),
-    _option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a comment for a pull request."),
-)
-
-
-def _pipeline_flags(command: F) -> F:
-    """The files that a pipeline takes, of every command that judges or reports."""
-    for option in reversed(_PIPELINE):
-        command = option(command)
-    return command
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="loadtest")
 def main() -> None:
@@ -200,9 +57,9 @@ def main() -> None:
 
 @main.command(short_help="Play a scenario and print what was measured.")
 @click.argument("url", required=False)
-@_scenario_flags
-@_way_flags
-@_option(
+@scenario_flags
+@way_flags
+@option(
     "--on-inconclusive",
     type=click.Choice(["report", "fail", "extend"]),
     default="report",
@@ -210,9 +67,9 @@ def main() -> None:
     "which it is 98 or decided. [default: report]",
 )
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
-@_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
-@_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
-@_pipeline_flags
+@option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
 @click.pass_context
@@ -260,16 +117,16 @@ def run(
 
 @main.command(short_help="Search for the highest load that keeps the SLOs.")
 @click.argument("url", required=False)
-@_search_flags
-@_way_flags
-@_option("--axis", type=click.Choice(["rate", "concurrency"]), help="What is raised. [default: as the scenario's load]")
-@_option("--min", "least", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Begin here. [default: 1]")
-@_option("--max", "most", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Try nothing above it.")
-@_option("--trials", type=click.IntRange(3, 10), default=3, show_default=True, help="That have to pass at a load.")
-@_option("--budget", metavar="TIME", default="30m", show_default=True, help="Begin no trial that would end after it.")
-@_option("--reserve", metavar="SHARE", default="0%", show_default=True, help="Of the capacity, to be kept back.")
-@_option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Such targets behind one address.")
-@_option("--lost", type=click.IntRange(0), default=0, show_default=True, help="Of these, how many may be gone.")
+@search_flags
+@way_flags
+@option("--axis", type=click.Choice(["rate", "concurrency"]), help="What is raised. [default: as the scenario's load]")
+@option("--min", "least", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Begin here. [default: 1]")
+@option("--max", "most", type=click.FloatRange(0, min_open=True), metavar="LOAD", help="Try nothing above it.")
+@option("--trials", type=click.IntRange(3, 10), default=3, show_default=True, help="That have to pass at a load.")
+@option("--budget", metavar="TIME", default="30m", show_default=True, help="Begin no trial that would end after it.")
+@option("--reserve", metavar="SHARE", default="0%", show_default=True, help="Of the capacity, to be kept back.")
+@option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Such targets behind one address.")
+@option("--lost", type=click.IntRange(0), default=0, show_default=True, help="Of these, how many may be gone.")
 @click.option(
     "--tier",
     "tiers",
@@ -277,14 +134,14 @@ def run(
     metavar="'NAME: SLO; …'",
     help="A set of SLOs by itself instead of --slo; repeatable: one search answers all.",
 )
-@_option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
 @click.option(
     "--resume",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
     help="Go on with the search there, as it was asked.",
 )
-@_option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
 @click.pass_context
@@ -327,10 +184,10 @@ def capacity(
 
 @main.command(short_help="Explain what a run would send, and send nothing.")
 @click.argument("url", required=False)
-@_scenario_flags
-@_option("--price-in", type=click.FloatRange(0), metavar="PRICE", help="Of a million input tokens: estimate the cost.")
-@_option("--price-out", type=click.FloatRange(0), metavar="PRICE", help="Of a million output tokens, likewise.")
-@_option("--json", "json_to", metavar="-|FILE", help="Write the plan there as JSON; - is stdout, instead of the text.")
+@scenario_flags
+@option("--price-in", type=click.FloatRange(0), metavar="PRICE", help="Of a million input tokens: estimate the cost.")
+@option("--price-out", type=click.FloatRange(0), metavar="PRICE", help="Of a million output tokens, likewise.")
+@option("--json", "json_to", metavar="-|FILE", help="Write the plan there as JSON; - is stdout, instead of the text.")
 @click.pass_context
 def plan(
     ctx: click.Context, /, url: str | None, source: str | None, workers: int | None, price_in: float | None,
@@ -451,8 +308,8 @@ def schema(of: str) -> None:
 
 @main.command(short_help="Print the table of an earlier run again.")
 @click.argument("folder", type=click.Path(path_type=Path))
-@_option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
-@_pipeline_flags
+@option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
+@pipeline_flags
 def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path | None) -> None:
     """Print the table of a result folder, also of a run that was interrupted or killed.
 
@@ -483,17 +340,17 @@ def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path
     help="Compare this figure, such as p99(ttft); repeatable. [default: rates, p50 and p99 of times, error_rate]",
 )
 @click.option("--allow-unlike", is_flag=True, help="Compare also what was measured under other conditions.")
-@_option(
+@option(
     "--baseline-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where named baselines lie; BASE is one."
 )
 @click.option("--save-baseline", metavar="NAME", help="Keep CANDIDATE there, if there is no regression or no BASE.")
 @click.option("--run", "in_turn", is_flag=True, help="The sides are two URLs: play them in turn, then compare.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="With --run: runs of each.")
-@_scenario_flags
-@_way_flags
+@scenario_flags
+@way_flags
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="With --run: a new folder.")
-@_option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
-@_pipeline_flags
+@option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
+@pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.pass_context
 def compare(
@@ -559,7 +416,7 @@ def compare(
 @main.command(short_help="Measure what this machine can carry.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter rows: under 15 s instead of a minute.")
 @click.option("--save", is_flag=True, help="Keep the limits, so that later runs on this machine warn beforehand.")
-@_option("--json", "json_to", metavar="-|FILE", help="Also write the figures there; - is stdout, instead of the table.")
+@option("--json", "json_to", metavar="-|FILE", help="Also write the figures there; - is stdout, instead of the table.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> None:
     """Play a server whose latencies are known, at 1 to 1,024 streams, and print what one worker adds to them.
@@ -604,10 +461,10 @@ def _played_in_turn(
 def _only_with_run(ctx: click.Context) -> None:
     """See that nothing is asked of a run that will not be."""
     own = ("tolerance", "metrics", "allow_unlike", "baseline_dir", "save_baseline", "json_to", "junit", "markdown")
-    for option in ctx.command.params:
-        given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
-        if isinstance(option, click.Option) and given and option.name not in own:
-            raise click.UsageError(f"{max(option.opts, key=len)} is for --run, and the sides are folders here")
+    for each in ctx.command.params:
+        given = ctx.get_parameter_source(each.name or "") is click.core.ParameterSource.COMMANDLINE
+        if isinstance(each, click.Option) and given and each.name not in own:
+            raise click.UsageError(f"{max(each.opts, key=len)} is for --run, and the sides are folders here")
 
 
 def _nothing_but_the_way(ctx: click.Context) -> None:
@@ -622,7 +479,7 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
 
 
 def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
-    """What to play, by the ``flags`` of ``_scenario_flags`` and ``_way_flags``, all of them."""
+    """What to play, by the ``flags`` of ``scenario_flags`` and ``way_flags``, all of them."""
     from loadtest.sitting import Options
     from loadtest.wire.tls import Tls
 

@@ -1,0 +1,151 @@
+"""The flags that several commands share, each written once. click alone is imported here, as for ``--help``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """An option that LOADTEST_<NAME> can also give."""
+    long = next(name for name in reversed(names) if name.startswith("--"))
+    variable = "LOADTEST_" + long.strip("-").upper().replace("-", "_")
+    return click.option(*names, envvar=variable, show_envvar=False, **settings)
+
+
+class _Listed(click.types.StringParamType):
+    """A text of which a variable may hold several, with semicolons between them."""
+
+    envvar_list_splitter = ";"
+
+
+_NAMED = (option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),)
+_LOADS = (
+    option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
+    option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
+    option("--trace", metavar="FILE", help="Open loop: recorded arrivals and their lengths, one level."),
+    option("--speed", metavar="N", help="Of a trace: how many times as fast it is played."),
+    option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
+)
+_ASKED = (
+    option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
+    option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
+    option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
+    option(
+        "-d", "--duration", metavar="TIME", help="Sending time of each level, such as 30s. [default: 30s without -n]"
+    ),
+    option("--warmup", metavar="TIME", help="Played and not measured. [default: 10 % of -d, 1 s to 30 s]"),
+    option("--grace", metavar="TIME", help="What unfinished requests may take at a level's end. [default: --timeout]"),
+    option("--cooldown", metavar="TIME", help="Pause between two levels. [default: none]"),
+    option(
+        "--scale",
+        metavar="FACTOR",
+        help="Try the scenario in the small: times, requests, rates, slots and lengths times FACTOR, 0 to 1. Such a "
+        "result is not comparable.",
+    ),
+    option(
+        "--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis."
+    ),
+    option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise."),
+    option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
+    option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
+    option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
+    option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]"),
+    option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
+    option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
+    option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
+    option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]"),
+    option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]"),
+    option(
+        "--max-in-flight", metavar="N[:drop]", help="Open loop: most requests in flight; more wait, or are dropped."
+    ),
+    option(
+        "--max-rate",
+        metavar="N",
+        help="Never send more than N a second in the whole run, whatever the load asks: protects a shared endpoint. "
+        "What it holds back waits, and the wait is in the latency; to set a load, use -r.",
+    ),
+    option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'."),
+    option(
+        "--slo",
+        multiple=True,
+        type=_Listed(),
+        metavar="EXPRESSION",
+        help="What each level has to keep to, such as 'p99(ttft) < 300ms'; repeatable, instead of the scenario's. '': "
+        "nothing. As a variable with ; between them.",
+    ),
+    option(
+        "--workers",
+        type=click.IntRange(1, 256),
+        metavar="N",
+        help="Generator processes. [default: as the load needs, cores − 1]",
+    ),
+    option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]"),
+    option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each."),
+    option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each."),
+    option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches."),
+    option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder."),
+    option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs."),
+    option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision."),
+    option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime."),
+)
+
+
+def scenario_flags(command: F) -> F:
+    """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
+    for each in reversed((*_NAMED, *_LOADS, *_ASKED)):
+        command = each(command)
+    return command
+
+
+_WAY = (
+    option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY."),
+    click.option(
+        "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable."
+    ),
+    option(
+        "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
+    ),
+    option(
+        "--proxy",
+        metavar="URL",
+        help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]",
+    ),
+    option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's."),
+    option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
+    option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
+    option("--insecure", is_flag=True, help="https: take any certificate of the server."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
+    ),
+)
+
+
+def way_flags(command: F) -> F:
+    """How to get to a target, and what is told of it: of every command that plays."""
+    for each in reversed(_WAY):
+        command = each(command)
+    return command
+
+
+def search_flags(command: F) -> F:
+    """The same of a search, which sets the loads itself."""
+    for each in reversed((*_NAMED, *_ASKED)):
+        command = each(command)
+    return command
+
+
+_PIPELINE = (
+    option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML: a case for each SLO."),
+    option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Write a comment for a pull request."),
+)
+
+
+def pipeline_flags(command: F) -> F:
+    """The files that a pipeline takes, of every command that judges or reports."""
+    for each in reversed(_PIPELINE):
+        command = each(command)
+    return command
