@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+REPLAYER = Path(__file__).parent / "cases" / "replay_server.py"
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -46,6 +47,25 @@ def tiny(environment: dict[str, str]) -> Iterator[str]:
         assert match, f"the server did not start: {line!r}"
         yield match[0]
         process.terminate()
+
+
+@pytest.fixture(scope="session")
+def replayer() -> Iterator[Callable[..., str]]:
+    """Starts a server that replays recorded faults, with further arguments, and returns its URL; all end with the
+    tests."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> str:
+        command = [sys.executable, str(REPLAYER), "--port", "0", "--max-seconds", "1800", *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+    yield start
+    for process in running:
+        with process:
+            process.terminate()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """How text becomes tokens at the target, as far as that is known, and the measures that count by it."""
 
+import abc
 import bisect
 import itertools
 import re
@@ -71,7 +72,7 @@ class Measure(Protocol):
         """How much of the text lies before each of these ascending positions."""
 
 
-class _Additive:
+class _Additive(abc.ABC):
     """Counts that add up."""
 
     additive: ClassVar[bool] = True
@@ -83,8 +84,8 @@ class _Additive:
         pieces = itertools.pairwise((0, *at))
         return list(itertools.accumulate(self._size(text[start:end]) for start, end in pieces))
 
-    def _size(self, text: str) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _size(self, text: str) -> int: ...
 
 
 class _Bytes(_Additive):

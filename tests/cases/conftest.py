@@ -1,34 +1,11 @@
-"""Replay servers for the cases, each in a process of its own."""
+"""What the replay servers of the cases counted."""
 
 import json
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-REPLAYER = Path(__file__).parent / "replay_server.py"
-
-
-@pytest.fixture(scope="session")
-def replayer() -> Iterator[Callable[[], str]]:
-    """Starts a replay server and returns its URL; all are stopped at the end."""
-    running: list[subprocess.Popen[str]] = []
-
-    def start() -> str:
-        command = [sys.executable, str(REPLAYER), "--port", "0", "--max-seconds", "600"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        running.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline().strip()
-
-    yield start
-    for process in running:
-        with process:
-            process.terminate()
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ import pytest
 from click.testing import CliRunner
 
 from loadtest.cli import main
-from tests.cases.conftest import REPLAYER
 from tests.conftest import Command
 
 pytestmark = pytest.mark.e2e
@@ -43,24 +42,6 @@ def played(done: "subprocess.CompletedProcess[str]", folder: Path) -> dict[str, 
     assert found["levels"][0]["counts"]["ok"] == 4
     endpoint: dict[str, Any] = found["conditions"]["endpoint"]
     return endpoint
-
-
-@pytest.fixture(scope="module")
-def replayer() -> Iterator[Callable[..., str]]:
-    """Starts a replay server and returns its URL; all are stopped at the end."""
-    running: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> str:
-        command = [sys.executable, str(REPLAYER), "--port", "0", "--max-seconds", "300", *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        running.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline().strip()
-
-    yield start
-    for process in running:
-        with process:
-            process.terminate()
 
 
 @pytest.fixture(scope="module")
