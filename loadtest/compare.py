@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from loadtest.columns import Bounds, Columns, Requests, low
+from loadtest.columns import Columns, Requests
 from loadtest.comparison import DEFAULT, Change, Compared, Comparison, Measure, measure
 from loadtest.errors import UsageError
 from loadtest.evidence import gate
@@ -33,12 +33,10 @@ from loadtest.shift import (
 )
 from loadtest.stats import PERCENTILES, significant
 from loadtest.verdict import EXIT_CODES, WORST_FIRST
-from loadtest.window import Window, arrived, due_times
+from loadtest.window import Window, arrived, due_times, window_of_figures
 
 # That a side fails more is a regression once it is certain; that it does not is believed up to this share of requests.
 _FAILING = 0.01
-# The ends of windows are told to a tenth of a microsecond.
-_NEAR_MS = 0.001
 
 
 class _Playing(NamedTuple):
@@ -158,12 +156,12 @@ def _playings(runs: Iterable[Run], name: str, notes: list[str]) -> list[_Playing
 def _window(level: LevelResult, records: Sequence[Record]) -> Window | None:
     """The requests of the level's window; None where these are not the records that its figures are of."""
     records = [record for record in records if not record.probe]
-    if len(records) != level.counts.scheduled or level.window.measured_s is None:
+    if len(records) != level.counts.scheduled:
         return None
     columns = Columns.of(records)
-    start = max(level.window.warmup_s * 1000, low(columns.intended)) - _NEAR_MS
-    end = start + level.window.measured_s * 1000 + 2 * _NEAR_MS
-    bounds = Bounds(start, end, end)
+    bounds = window_of_figures(level, columns)
+    if bounds is None:
+        return None
     window = Window(Requests(records, columns), columns.belonging_to(bounds), bounds)
     return window if window.due == level.counts.in_window else None
 

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest import measures
-from loadtest.columns import Bounds, Floats, Mask, Requests
+from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, low
 from loadtest.level import Level
+from loadtest.result import LevelResult
 from loadtest.slo import Scope
 from loadtest.stats import DECIMALS
 
@@ -15,6 +16,8 @@ T = TypeVar("T", bound=np.generic)
 
 # A rate's interval is that of the means of so many equal parts of the window; of long ones, of whole seconds.
 _FEWEST_PARTS, _MOST_PARTS = 20, 200
+# The ends of windows are told to a tenth of a microsecond.
+_NEAR_MS = 0.001
 
 
 class Window(NamedTuple):
@@ -45,6 +48,15 @@ class Window(NamedTuple):
     def in_order(self, values: NDArray[T], chosen: Mask) -> NDArray[T]:
         """The ``values`` of the chosen ones, in the order in which they became due."""
         return values[chosen][np.argsort(self.requests.columns.intended[chosen], kind="stable")]
+
+
+def window_of_figures(level: LevelResult, columns: Columns) -> Bounds | None:
+    """The stretch that the figures of ``level`` are of, as they tell it; None where it is empty."""
+    if level.window.measured_s is None:
+        return None
+    start = max(level.window.warmup_s * 1000, low(columns.intended)) - _NEAR_MS
+    end = start + level.window.measured_s * 1000 + 2 * _NEAR_MS
+    return Bounds(start, end, end)
 
 
 def due_times(window: Window, metric: str) -> tuple[Floats, Floats]:
