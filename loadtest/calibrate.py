@@ -15,6 +15,7 @@ import msgspec
 
 from loadtest import calibration, host
 from loadtest.calibration import Calibration, Row
+from loadtest.endpoints.dialect import Settings
 from loadtest.engine.local import Interrupts, LocalEngine
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.errors import LoadtestError, ResultError, ServerError, WorkerLost
@@ -248,10 +249,7 @@ class _Stage:
         return Wiring(
             url=self._origin.url,
             address=self._origin.host,
-            endpoint="chat",
-            model="fake",
-            owner=None,
-            stream=stream,
+            speech=Settings("chat", "fake", stream),
             tokens=Tokens("words"),
             headers=(),
             secrets=(),

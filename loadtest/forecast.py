@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadtest import plan
+from loadtest.endpoints.catalog import dialect
 from loadtest.evidence import sample_floor
 from loadtest.level import Batching, Level
 from loadtest.schedule import Load
@@ -192,7 +193,7 @@ def forecast(
     ``count`` gives the tokens of a text of the user's data that comes without its length; ``slos`` are what the levels
     have to keep to.
     """
-    unsaid = None if scenario.values.get("endpoint") == "embeddings" else OUTPUT_TOKENS
+    unsaid = OUTPUT_TOKENS if dialect(str(scenario.values.get("endpoint", "chat"))).generates else None
     found: list[LevelForecast] = []
     lengths: dict[Workload, list[_Seen]] = {}
     for level in levels:

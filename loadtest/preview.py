@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from loadtest import calibration, plan
-from loadtest.endpoints.openai import PATHS
+from loadtest.endpoints.catalog import endings
 from loadtest.engine.local import check_budget, workers_for
 from loadtest.errors import UsageError
 from loadtest.forecast import Forecast, Prices, Source, forecast
@@ -11,7 +11,7 @@ from loadtest.level import Level
 from loadtest.material import counter, material
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
-from loadtest.sitting import objectives, resolve, server_options, spoken, unused
+from loadtest.sitting import objectives, resolve, server_options, unused
 from loadtest.slo import parse as parse_slo
 from loadtest.wire import origin
 
@@ -46,7 +46,7 @@ def preview(
             ),
             levels,
             asked.seed,
-            target=None if url is None else origin.parse(url, tuple(PATHS.values())).url,
+            target=None if url is None else origin.parse(url, endings()).url,
             workers=needed,
             cooldown_s=asked.cooldown_s,
             prices=prices,
@@ -60,7 +60,6 @@ def preview(
 def _refusals(asked: Scenario, levels: Sequence[Level], workers: int, bundled: bool) -> Iterator[str]:
     """Why ``run`` would not begin, as far as that is known before the target is reached."""
     checks: list[Callable[[], object]] = [
-        lambda: spoken(asked),
         lambda: objectives(asked, levels),
         lambda: check_budget(levels, workers),
     ]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadtest import __version__, abort, calibration, host, plan, scenario, slo
-from loadtest.endpoints.openai import PATHS, Kind
+from loadtest.endpoints import catalog
+from loadtest.endpoints.dialect import Settings
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
@@ -40,6 +41,7 @@ from loadtest.wire.tls import Tls
 if TYPE_CHECKING:
     from loadtest.judgement import Played
 
+_BUNDLED_SPEAKS = ("chat", "completions")
 RESOLVED = "scenario.resolved.yaml"
 log = logging.getLogger(__name__)
 
@@ -200,7 +202,6 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         LoadtestError: it cannot be played.
     """
     asked, bundled = resolved.scenario, options.url is None
-    endpoint = spoken(asked)
     headers = _headers(options)
     query = parse(options.url).query if options.url else ""
     way = _way(options)
@@ -213,7 +214,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
     ):
         levels = plan.levels(asked, bundled=bundled, rows=rows)
         slos = objectives(asked, levels)
-        target = _target(options, asked, endpoint, levels, headers, folder, way.proxy)
+        target = _target(options, asked, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
@@ -221,11 +222,12 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             try:
                 with interrupts.at_once():
                     facts = target.open()
-                    facts = _sized(target, facts, asked, endpoint, levels)
+                    speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told)
+                    facts = _sized(target, facts, asked, speech, levels)
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            wiring = _wiring(options, asked, endpoint, facts, headers, secrets, folder, way)
+            wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
             begun = _begun(options, resolved, facts, redact, way, warned)
             if not options.resume:
@@ -299,20 +301,6 @@ def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
     return slos
 
 
-def spoken(asked: Scenario) -> Kind:
-    """The dialect, if it is one that the generator speaks.
-
-    Raises:
-        UsageError: it is none yet.
-    """
-    if asked.endpoint not in PATHS:
-        raise UsageError(
-            f"endpoint {asked.endpoint}: can be planned (loadtest plan) and not be played yet; "
-            f"run speaks {' and '.join(PATHS)}"
-        )
-    return asked.endpoint
-
-
 @contextlib.contextmanager
 def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: Progress) -> Iterator[Material]:
     """The scenario's files, made ready; the user may end that at once."""
@@ -375,13 +363,14 @@ def _way(options: Options) -> _Way:
 
 
 def _target(
-    options: Options, asked: Scenario, endpoint: Kind, levels: Sequence[Level], headers: Sequence[tuple[str, str]],
+    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]],
     folder: Path, proxy: Proxy | None,
 ) -> Target:  # fmt: skip
     if options.url is not None:
-        paths = tuple(PATHS.values())
-        return GivenURL(options.url, endpoint, asked.model, headers, paths, options.tls, proxy)
-    return BundledServer(server_options(asked, levels), endpoint, folder / "server.log")
+        discover = catalog.dialect(asked.endpoint).discover
+        paths = catalog.endings()
+        return GivenURL(options.url, asked.endpoint, asked.model, headers, paths, discover, options.tls, proxy)
+    return BundledServer(server_options(asked, levels), asked.endpoint, folder / "server.log")
 
 
 def server_options(asked: Scenario, levels: Sequence[Level]) -> ServerOptions:
@@ -390,6 +379,11 @@ def server_options(asked: Scenario, levels: Sequence[Level]) -> ServerOptions:
     Raises:
         UsageError: it cannot do what is asked.
     """
+    if asked.endpoint not in _BUNDLED_SPEAKS:
+        raise UsageError(
+            f"endpoint {asked.endpoint}: the bundled server speaks {' and '.join(_BUNDLED_SPEAKS)}; give the URL of "
+            "one that speaks it"
+        )
     if asked.model is not None:
         raise UsageError("--model names a model of the endpoint at a URL; the bundled server's is --serve-model")
     server = asked.server
@@ -408,17 +402,14 @@ def _beyond_text(asked: Scenario) -> bool:
 
 
 def _wiring(
-    options: Options, asked: Scenario, endpoint: Kind, facts: Facts, headers: tuple[tuple[str, str], ...],
+    options: Options, asked: Scenario, facts: Facts, speech: Settings, headers: tuple[tuple[str, str], ...],
     secrets: Sequence[str], folder: Path, way: _Way,
 ) -> Wiring:  # fmt: skip
     assert asked.seed is not None
     return Wiring(
         url=facts.url,
         address=facts.address,
-        endpoint=endpoint,
-        model=facts.model,
-        owner=facts.owner,
-        stream=asked.stream,
+        speech=speech,
         tokens=facts.tokens,
         headers=headers,
         secrets=tuple(secrets),
@@ -436,13 +427,13 @@ def _wiring(
     )
 
 
-def _sized(target: Target, facts: Facts, asked: Scenario, endpoint: Kind, levels: Sequence[Level]) -> Facts:
+def _sized(target: Target, facts: Facts, asked: Scenario, speech: Settings, levels: Sequence[Level]) -> Facts:
     """The facts with all that can be found out of the target's tokens, as far as prompts have to be made."""
     assert asked.seed is not None
     workloads = [workload for level in levels for workload in level.workloads]
     made = [workload.corpus for workload in workloads if workload.data is None or workload.prefix is not None]
     corpora = [*dict.fromkeys([*made, *(None for level in levels if level.probe)])]
-    tokens = sized(target, facts, endpoint, asked.tokenizer, corpora, asked.seed)
+    tokens = sized(target, facts, speech, asked.tokenizer, corpora, asked.seed)
     return msgspec.structs.replace(facts, tokens=tokens)
 
 

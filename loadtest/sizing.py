@@ -3,11 +3,12 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from loadtest.endpoints.openai import Kind, OpenAI, error_text
+from loadtest.endpoints.answer import Answer
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Dialect, Settings
 from loadtest.errors import TargetError
 from loadtest.schedule import stream
 from loadtest.target import Facts, Target
@@ -21,7 +22,7 @@ _WORDS = 8  # of the texts that tell what stands around them
 
 
 def sized(
-    target: Target, facts: Facts, endpoint: Kind, folder: str | None, corpora: Sequence[str | None], seed: int
+    target: Target, facts: Facts, speech: Settings, folder: str | None, corpora: Sequence[str | None], seed: int
 ) -> Tokens:
     """What is known of the target's tokens, once what can be known has been found out.
 
@@ -33,10 +34,10 @@ def sized(
     """
     if folder is None and (facts.tokens.kind != "words" or not corpora):
         return facts.tokens
-    counter = _Counter(target, OpenAI(endpoint, facts.model, stream=False, owner=facts.owner), seed)
+    counter = _Counter(target, speak(msgspec.structs.replace(speech, stream=False)), seed)
     if folder is None:
         return _fitted(counter, corpora)
-    tokens, whole = by_tokenizer(folder, chat=endpoint == "chat")
+    tokens, whole = by_tokenizer(folder, chat=speech.kind == "chat")
     return tokens if whole or not corpora else _completed(tokens, counter, corpora[0])
 
 
@@ -47,7 +48,7 @@ class _Uncounted(Exception):
 class _Counter:
     """Asks the target how many tokens it counts."""
 
-    def __init__(self, target: Target, dialect: OpenAI, seed: int) -> None:
+    def __init__(self, target: Target, dialect: Dialect, seed: int) -> None:
         self._target = target
         self._dialect = dialect
         self._rng = stream(seed, "sizing")
@@ -75,13 +76,17 @@ class _Counter:
         except TargetError as error:
             raise _Uncounted(str(error)) from None
         if reply.status != 200:
-            words = error_text(reply.text.encode()) or reply.text
+            words = self._dialect.error_text(reply.text.encode()) or reply.text
             raise _Uncounted(f"the endpoint answered {reply.status} {' '.join(words.split())[:200]}")
-        usage: Any = reply.json.get("usage") if isinstance(reply.json, dict) else None
-        counted: Any = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        if type(counted) is not int or counted <= 0:
+        answer = Answer()
+        try:
+            self._dialect.whole(answer, reply.text.encode())
+        except ValueError as error:
+            raise _Uncounted(f"the endpoint's answer cannot be read: {error}") from None
+        counted = answer.usage.input_tokens if answer.usage else None
+        if not counted:
             raise _Uncounted("the endpoint does not say how many it counts")
-        return int(counted)
+        return counted
 
 
 def _fitted(counter: _Counter, corpora: Sequence[str | None]) -> Tokens:

@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,22 @@ _BATCHING_S = 60.0
 _STOP_S = 10.0
 
 
+class Known(msgspec.Struct, frozen=True):
+    """What a target says of itself before the run: its model, who owns that, and the model's card.
+
+    ``told`` is a JSON object for the dialect's own use.
+    """
+
+    model: str
+    owner: str | None = None
+    card: dict[str, Any] = {}
+    told: str = "{}"
+
+
+Discover = Callable[[Callable[[str], Reply], str | None], Known]
+"""Asks a target by GETs of its API's paths what it is; the second argument is the model asked for, if one is."""
+
+
 class Facts(msgspec.Struct, frozen=True):
     """What is known of a target that is ready. None is "nobody told us"."""
 
@@ -39,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True):
     precision: str | None = None
     software: dict[str, str] = {}
     hardware: str | None = None
+    told: str = "{}"
 
 
 class Target(Protocol):
@@ -69,12 +86,13 @@ class GivenURL:
 
     def __init__(
         self, url: str, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
-        api_paths: tuple[str, ...], tls: Tls, proxy: Proxy | None,
+        api_paths: tuple[str, ...], discover: Discover, tls: Tls, proxy: Proxy | None,
     ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._model = model
         self._headers = dict(headers)
         self._origin = parse(url, api_paths)
+        self._discover = discover
         self._tls = tls
         self._proxy = proxy
         self._address = ""
@@ -86,25 +104,20 @@ class GivenURL:
             TargetError: it cannot be reached, or names no model and none was given.
         """
         self._address = self._resolved()
-        reply = self._ask("GET", "/v1/models", _REACH_S, None)
-        cards = _cards(reply)
-        named = cards if self._model is None else [card for card in cards if card["id"] == self._model]
-        if self._model is None and not cards:
-            words = " ".join(reply.text.split())[:300] or "(empty)"
-            raise TargetError(
-                f"{self._origin.url}/v1/models names no model: {reply.status} {words}; name one with --model"
-                if reply.status not in (401, 403)
-                else f"{self._origin.url}/v1/models refuses us: {reply.status} {words}; give a key with --api-key"
-            )
-        card = named[0] if named else {}
+        try:
+            known = self._discover(lambda path: self._ask("GET", path, _REACH_S, None), self._model)
+        except TargetError as error:
+            words = str(error)
+            raise TargetError(f"{self._origin.url}{words}" if words.startswith("/") else words) from None
         origin = self._origin
         query = f"?{origin.query}" if origin.query else ""
         return Facts(
             url=origin.url + query,
             address=self._address,
-            model=self._model or str(card["id"]),
-            owner=card.get("owned_by"),
-            tokens=_tokens(card, self._endpoint),
+            model=known.model,
+            owner=known.owner,
+            tokens=_tokens(known.card, self._endpoint),
+            told=known.told,
         )
 
     def ask(self, path: str, body: object) -> Reply:
@@ -245,7 +258,7 @@ class BundledServer:
         """
         url = self._process.open()
         self._origin = origin = parse(url)
-        card = _cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
+        card = model_cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
         tokens = _tokens(card, self._endpoint)
         if tokens.kind == "words" and (Path(self._model) / "tokenizer.json").is_file():
             tokens, _ = by_tokenizer(self._model, chat=self._endpoint == "chat")
@@ -301,7 +314,7 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
 
 
-def _cards(reply: Reply) -> list[dict[str, Any]]:
+def model_cards(reply: Reply) -> list[dict[str, Any]]:
     """The model cards of a reply to /v1/models; none if it is not a model list."""
     data = reply.json.get("data") if reply.status == 200 and isinstance(reply.json, dict) else None
     return [card for card in data if isinstance(card, dict) and "id" in card] if isinstance(data, list) else []

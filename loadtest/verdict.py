@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from loadtest.endpoints.catalog import dialect
 from loadtest.level import Level
 from loadtest.result import LevelResult, SloResult, Verdict, VerdictName
 from loadtest.slo import STREAMED, Slo, limits_of
@@ -26,11 +27,11 @@ def _refusals(slo: Slo, slos: Sequence[Slo], levels: Sequence[Level], endpoint: 
     if slo.metric == "goodput" and not limits:
         yield "goodput needs limits: write goodput(ttft < 300ms, tpot < 40ms)"
     for metric in dict.fromkeys([slo.metric, *(limit.metric for limit in slo.limits)]):
-        if metric in STREAMED and endpoint == "embeddings":
+        if metric in STREAMED and not dialect(endpoint).generates:
             yield f"{metric}: {endpoint} writes no tokens; take e2e"
         elif metric in STREAMED and not stream:
             yield f"{metric}: answers that are not streamed have none; stream them, or take e2e"
-        elif metric == "samples_per_s" and endpoint != "embeddings":
+        elif metric == "samples_per_s" and dialect(endpoint).generates:
             yield f"{metric}: {endpoint} answers with tokens and not with samples; take requests_per_s"
     meant = [level for level in levels if slo.scope.is_of(level.name)]
     if not meant:

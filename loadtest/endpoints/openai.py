@@ -5,17 +5,15 @@ it really send: content as null, as a list of typed parts, reasoning beside it, 
 """
 
 import functools
-import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from loadtest.endpoints.answer import Answer, Usage
+from loadtest.endpoints.dialect import Dialect, Settings
+from loadtest.endpoints.lenient import clean, count_of, error_in, read_json, text_of, words
 from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask
-
-Kind = Literal["chat", "completions"]
-PATHS: dict[Kind, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 # Servers that are known to take ``ignore_eos`` (an exact output length), by ``owned_by`` in their model list.
 _EXACT_LENGTH_SERVERS = frozenset({"vllm", "sglang", "loadtest"})
@@ -61,23 +59,21 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class OpenAI:
-    """Bodies out, events in, for one model."""
+class OpenAI(Dialect):
+    """What chat completions and completions have in common."""
 
-    def __init__(self, kind: Kind, model: str, *, stream: bool, owner: str | None) -> None:
-        self.kind = kind
-        self.path = PATHS[kind]
-        self.streams = stream
-        self._fixed: dict[str, Any] = {"model": model, "stream": stream}
-        if stream:
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._fixed: dict[str, Any] = {"model": settings.model, "stream": self.streams}
+        if self.streams:
             self._fixed["stream_options"] = {"include_usage": True}
-        if owner in _EXACT_LENGTH_SERVERS:
+        if settings.owner in _EXACT_LENGTH_SERVERS:
             self._fixed |= {"ignore_eos": True, "temperature": 0}
 
     def body(self, ask: Ask) -> bytes:
         """The JSON body of one request; of completions, which have no messages, those are paragraphs of the prompt."""
         own: dict[str, Any]
-        if self.kind == "chat":
+        if self.converses:
             own = {"messages": [*ask.messages[:-1], _with_images(ask)] if ask.images else ask.messages}
         else:
             own = {"prompt": "\n\n".join(message.content for message in ask.messages)}
@@ -101,17 +97,17 @@ class OpenAI:
             chunk = _decode(data)
         except (msgspec.DecodeError, RecursionError):
             try:
-                chunk = _lenient(_read(data))
+                chunk = _lenient(read_json(data))
             except ValueError:
                 if isinstance(data, ErrorEvent):
-                    answer.error = answer.error or _words(data)
+                    answer.error = answer.error or words(data)
                 elif data.strip():  # an event without data is a sign of life
                     answer.bad_events += 1
                 return
         if (not chunk.choices and chunk.usage is None) or chunk.error or isinstance(data, ErrorEvent):
-            error = _error(data)
+            error = error_in(data)
             if error is None and isinstance(data, ErrorEvent):
-                error = _words(data)
+                error = words(data)
             if error is not None:
                 answer.error = answer.error or error
                 return
@@ -148,18 +144,33 @@ class OpenAI:
     def _unusual(self, answer: Answer, body: bytes) -> _Chunk:
         """A whole answer that the fast way does not know: an error, or what is understood of it."""
         try:
-            reply = _read(body)
+            reply = read_json(body)
         except ValueError:
-            raise ValueError(f"the body is not JSON: {_words(body)}") from None
-        if (error := _error(body)) is not None:
+            raise ValueError(f"the body is not JSON: {words(body)}") from None
+        if (error := error_in(body)) is not None:
             answer.error = error
             return _Chunk()
         if not isinstance(reply, dict) or not isinstance(reply.get("choices"), list):
-            raise ValueError(f"the body is not a completion: {_words(body)}")
+            raise ValueError(f"the body is not a completion: {words(body)}")
         for choice in reply["choices"]:
             if isinstance(choice, dict) and "delta" not in choice:
                 choice["delta"] = choice.get("message")
         return _lenient(reply)
+
+
+class Chat(OpenAI):
+    """Chat completions."""
+
+    path = "/v1/chat/completions"
+    converses = True
+    endings = (path,)
+
+
+class Completions(OpenAI):
+    """Completions."""
+
+    path = "/v1/completions"
+    endings = (path,)
 
 
 def _with_images(ask: Ask) -> dict[str, Any]:
@@ -172,63 +183,6 @@ def _with_images(ask: Ask) -> dict[str, Any]:
 @functools.lru_cache(64)
 def _keys(body: str) -> dict[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
-
-
-def error_text(body: bytes) -> str | None:
-    """The server's own words in an error body of any of the usual shapes, or None."""
-    try:
-        reply = _read(body)
-    except ValueError:
-        return None
-    if not isinstance(reply, dict):
-        return None
-    error = reply.get("error")
-    for source in (error, reply):
-        if isinstance(source, dict):
-            for key in ("message", "detail", "error_description"):
-                if source.get(key):
-                    text = source[key]
-                    return _clean(text if isinstance(text, str) else json.dumps(text))
-    return _clean(error) if isinstance(error, str) and error else None
-
-
-def _error(data: bytes) -> str | None:
-    """The words of an error object, or None if this is not one.
-
-    ``{"error": …}`` is the usual shape; older vLLM and FastChat send the error flat, told by its object or its code.
-    """
-    try:
-        reply = _read(data)
-    except ValueError:
-        return None
-    if not isinstance(reply, dict):
-        return None
-    flat = "choices" not in reply and (
-        reply.get("object") == "error" or reply.get("type") == "error" or reply.get("error_code")
-    )
-    return error_text(data) or _words(data) if reply.get("error") or flat else None
-
-
-def _read(data: bytes) -> Any:
-    """JSON as servers write it: also with NaN, lone surrogates, or bytes that are not UTF-8 (read as U+FFFD).
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    try:
-        return json.loads(data.decode("utf-8", "replace"))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _clean(text: str) -> str:
-    """Text that can be stored: a lone surrogate is no character."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _words(body: bytes, limit: int = 300) -> str:
-    text = " ".join(body.decode("utf-8", "replace").split())
-    return (text[:limit] + "…" if len(text) > limit else text) or "(empty)"
 
 
 def _usage(usage: _Usage) -> Usage:
@@ -277,31 +231,20 @@ def _lenient(reply: Any) -> _Chunk:
         choices.append(
             _Choice(
                 _lenient_delta(delta) if isinstance(delta, dict) else None,
-                _text(choice.get("text")),
-                _text(choice.get("finish_reason")),
+                text_of(choice.get("text")),
+                text_of(choice.get("finish_reason")),
             )
         )
     usage = reply.get("usage")
     return _Chunk(choices, _lenient_usage(usage) if isinstance(usage, dict) else None, reply.get("error"))
 
 
-def _text(value: Any) -> str | None:
-    return _clean(value) if isinstance(value, str) else None
-
-
-def _count(value: Any) -> int | None:
-    """A token count, also one written as 5.0; None if it cannot be one."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 2**53 and value == int(value):
-        return int(value)
-    return None
-
-
 def _lenient_usage(usage: dict[str, Any]) -> _Usage:
     details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
     return _Usage(
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
+        count_of(usage.get("prompt_tokens")),
+        count_of(usage.get("completion_tokens")),
         None if cached is None else _Details(cached),
     )
 
@@ -309,7 +252,7 @@ def _lenient_usage(usage: dict[str, Any]) -> _Usage:
 def _lenient_delta(delta: dict[str, Any]) -> _Delta:
     texts: dict[str, str | None] = {}
     for key in ("content", "reasoning_content", "reasoning", "refusal"):
-        texts[key] = _text(delta.get(key))
+        texts[key] = text_of(delta.get(key))
     if isinstance(parts := delta.get("content"), list):
         said, thought = "", ""
         for part in parts:
@@ -323,8 +266,8 @@ def _lenient_delta(delta: dict[str, Any]) -> _Delta:
                 thought += str(thinking or text or "")
             else:
                 said += text if isinstance(text, str) else ""
-        texts["content"] = _clean(said) or None
-        texts["reasoning_content"] = _clean(thought) or texts["reasoning_content"]
+        texts["content"] = clean(said) or None
+        texts["reasoning_content"] = clean(thought) or texts["reasoning_content"]
     calls, call = delta.get("tool_calls"), delta.get("function_call")
     return _Delta(
         **texts,

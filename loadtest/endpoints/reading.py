@@ -3,36 +3,18 @@
 import email.utils
 import math
 import time
-from typing import Protocol
 
 from loadtest.endpoints.answer import Answer
-from loadtest.endpoints.openai import error_text
+from loadtest.endpoints.dialect import Dialect
+from loadtest.endpoints.framing import Cutter, cutter
 from loadtest.records import Outcome, RequestError
 from loadtest.wire.exchange import Exchange
 from loadtest.wire.response import Response, ResponseError
-from loadtest.wire.sse import EventStream
-from loadtest.workload.model import Ask
 
 _ABORTED = frozenset({"abort", "error"})
 _BODY_KEPT = 64 * 1024  # of an error's body, where only its words are of interest
 _STREAM_STARTS = (b"data", b"event", b"id", b"retry", b":")  # a stream's first line: a field of it, or a comment
 _LONGEST_START = max(map(len, _STREAM_STARTS))
-
-
-class Dialect(Protocol):
-    """What an endpoint speaks: a body out, events in."""
-
-    path: str
-    streams: bool
-
-    def body(self, ask: Ask) -> bytes:
-        """One request's body."""
-
-    def event(self, answer: Answer, data: bytes, stamp: int) -> None:
-        """Take in one stream event."""
-
-    def whole(self, answer: Answer, body: bytes) -> None:
-        """Take in an answer that came in one piece; ValueError says what it is if it is none."""
 
 
 class Reading:
@@ -48,7 +30,7 @@ class Reading:
         self.error: RequestError | None = None
         self._dialect = dialect
         self._response = Response()
-        self._stream: EventStream | None = None
+        self._stream: Cutter | None = None
         self._opening = b""  # the first bytes, as long as they do not tell what the body is
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -88,6 +70,7 @@ class Reading:
         if self._stream is not None and whole:
             for data in self._stream.finish():
                 self._dialect.event(answer, data, self._last)
+            answer.ended = answer.ended or (self._dialect.ends_cleanly and answer.error is None)
         self.outcome, self.error = self._judge(exchange, whole)
 
     def _choose(self, first: bytes) -> bytes:
@@ -98,14 +81,17 @@ class Reading:
         self._opening = b""
         if not 200 <= self._response.status < 300:
             return first
+        if (framing := self._dialect.framing) != "sse":
+            if self._dialect.streams and not first.lstrip().startswith(b"<"):
+                self._stream, self.streamed = cutter(framing), True
+            return first
         start = first.lstrip(b"\xef\xbb\xbf\r\n ")
         if len(start) < _LONGEST_START and any(known.startswith(start) for known in _STREAM_STARTS):
             self._opening = first
             return b""
         said_to_be = "text/event-stream" in self._response.headers.get("content-type", "").lower()
         if start.startswith(_STREAM_STARTS) or (said_to_be and not start.startswith((b"{", b"[", b"<"))):
-            self._stream = EventStream()
-            self.streamed = True
+            self._stream, self.streamed = cutter("sse"), True
         return first
 
     def _keep(self, piece: bytes) -> None:
@@ -143,7 +129,7 @@ class Reading:
                 status,
             )
         if not good_status:
-            return "http_error", _http_error(response, body)
+            return "http_error", self._http_error(body)
         if not whole and not answer.ended:
             return "transport_error", RequestError(
                 "truncated",
@@ -163,6 +149,12 @@ class Reading:
             return "stream_error", RequestError("no_terminal", words, status)
         return "ok", None
 
+    def _http_error(self, body: bytes) -> RequestError:
+        response = self._response
+        words = self._dialect.error_text(body) or " ".join(body.decode("utf-8", "replace").split())[:300]
+        message = f"{response.status} {response.reason}".strip() + (f": {words}" if words else "")
+        return RequestError("http_status", message, response.status, _retry_after(response.headers.get("retry-after")))
+
 
 def _failed(kind: str) -> Outcome:
     if kind == "timeout":
@@ -172,12 +164,6 @@ def _failed(kind: str) -> Outcome:
     if kind == "not_a_stream":
         return "stream_error"
     return "cancelled" if kind == "cancelled" else "transport_error"
-
-
-def _http_error(response: Response, body: bytes) -> RequestError:
-    words = error_text(body) or " ".join(body.decode("utf-8", "replace").split())[:300]
-    message = f"{response.status} {response.reason}".strip() + (f": {words}" if words else "")
-    return RequestError("http_status", message, response.status, _retry_after(response.headers.get("retry-after")))
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from loadtest import __version__, plan
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Dialect, Head
 from loadtest.engine.orders import Prepare, Wiring
 from loadtest.wire.origin import parse
 from loadtest.workload.compose import Composer, fingerprint
@@ -105,13 +106,16 @@ class Letters:
     """Writes what is asked as HTTP requests. ``model`` of None is the run's own."""
 
     def __init__(self, wiring: Wiring, model: str | None) -> None:
-        self.dialect = OpenAI(wiring.endpoint, model or wiring.model, stream=wiring.stream, owner=wiring.owner)
-        self._head = _head(wiring, self.dialect)
+        speech = wiring.speech if model is None else msgspec.structs.replace(wiring.speech, model=model)
+        self.dialect = speak(speech)
+        self._wiring = wiring
+        self._head = _head(wiring, self.dialect, Head(self.dialect.path))
 
     def write(self, ask: Ask) -> bytes:
         """The bytes of one request."""
-        body = self.dialect.body(ask)
-        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+        body, own = self.dialect.body(ask), self.dialect.head(ask)
+        head = self._head if own is None else _head(self._wiring, self.dialect, own)
+        return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def turn(self, made: Made, history: Sequence[Message]) -> Made:
         """A turn of a conversation with what was said before it."""
@@ -121,20 +125,22 @@ class Letters:
         return msgspec.structs.replace(made, payload=self.write(ask), prompt_hash=printed)
 
 
-def _head(wiring: Wiring, dialect: OpenAI) -> bytes:
-    """The request's head up to Content-Length, the same for every request of a run."""
+def _head(wiring: Wiring, dialect: Dialect, own: Head) -> bytes:
+    """A request's head up to Content-Length."""
     origin = parse(wiring.url)
     lines = [
-        f"POST {origin.path(dialect.path)} HTTP/1.1",
+        f"{dialect.method} {origin.path(own.path)} HTTP/1.1",
         f"Host: {origin.authority}",
         f"User-Agent: loadtest/{__version__}",
-        f"Accept: {'text/event-stream' if dialect.streams else 'application/json'}",
+        f"Accept: {dialect.accept}",
         "Accept-Encoding: identity",
-        "Content-Type: application/json",
     ]
-    own = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
-    for name, value in wiring.headers:
-        if (index := own.get(name.lower())) is not None:
+    if dialect.content_type is not None:
+        lines.append(f"Content-Type: {dialect.content_type}")
+    lines += [f"{name}: {value}" for name, value in (*dialect.headers, *own.headers)]
+    ours = {line.split(":", 1)[0].lower(): index for index, line in enumerate(lines) if index}
+    for name, value in wiring.headers:  # the user's word stands above ours
+        if (index := ours.get(name.lower())) is not None:
             lines[index] = f"{name}: {value}"
         else:
             lines.append(f"{name}: {value}")

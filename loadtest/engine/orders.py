@@ -2,7 +2,7 @@
 
 import msgspec
 
-from loadtest.endpoints.openai import Kind
+from loadtest.endpoints.dialect import Settings
 from loadtest.level import Level, WorkerHealth
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.proxy import Proxy
@@ -18,10 +18,7 @@ class Wiring(msgspec.Struct, frozen=True):
 
     url: str
     address: str
-    endpoint: Kind
-    model: str
-    owner: str | None
-    stream: bool
+    speech: Settings
     tokens: Tokens
     headers: tuple[tuple[str, str], ...]
     secrets: tuple[str, ...]

@@ -3,7 +3,7 @@
 import itertools
 from collections import Counter, deque
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.dialect import Dialect
 from loadtest.endpoints.reading import Reading
 from loadtest.engine.journal import Journal
 from loadtest.engine.maker import Made
@@ -20,7 +20,7 @@ _PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may no
 class Recorder:
     """Reads exchanges when asked to, not when they end, and counts what it has read."""
 
-    def __init__(self, order: Prepare, dialect: OpenAI) -> None:
+    def __init__(self, order: Prepare, dialect: Dialect) -> None:
         self.t0_ns = 0
         self.ok = self.failed = self.output_tokens = 0
         self.reads = self.coalesced_reads = 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from loadtest.endpoints.catalog import dialect
 from loadtest.scenario import form
 from loadtest.scenario.check import place_of
 from loadtest.scenario.clashes import LOADS
@@ -36,6 +37,7 @@ class _Builder:
         self._file = file
         self._values = values
         self._sources: dict[str, str] = {}
+        self._generates = dialect(file.endpoint or form.DEFAULTS["endpoint"]).generates
 
     def scenario(self, name: str) -> tuple[Scenario, dict[str, str]]:
         file, one = self._file, self._one
@@ -131,7 +133,7 @@ class _Builder:
             stages=tuple(map(_stage, load)) if kind == "stages" else None,
             trace=_trace(load) if kind == "trace" else None,
             input_tokens=None if file.mix else axis("input_tokens", default=made),
-            output_tokens=None if file.mix else axis("output_tokens", default=made and file.endpoint != "embeddings"),
+            output_tokens=None if file.mix else axis("output_tokens", default=made and self._generates),
             model=axis("model"),
             scheduler=axis("scheduler"),
             max_batch_size=axis("max_batch_size"),
@@ -153,7 +155,7 @@ class _Builder:
         data = one("data")
         if part and not data:  # the length of made text is never left open
             shared["input_tokens"] = form.DEFAULTS["workload.input_tokens"][0]
-            if self._file.endpoint != "embeddings":
+            if self._generates:
                 shared["output_tokens"] = form.DEFAULTS["workload.output_tokens"][0]
         prefix, talk, models, images, body = map(one, ("prefix", "conversation", "models", "images", "body"))
         return Workload(

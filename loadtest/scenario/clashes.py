@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from loadtest.duration import duration, duration_text
+from loadtest.endpoints.catalog import dialect, kinds
 from loadtest.scenario import form
 from loadtest.scenario.document import Document, Fault, Keys, dotted
 
@@ -260,10 +261,13 @@ def _workload_faults(
             yield excludes("conversation.next_input", source, "prompts are as long as they are there")
         if traced and talk.get("think") is not None and _seconds(talk["think"]) != 0:
             yield excludes("conversation.think", traced, "its turns have times of their own")
-    for key in sorted({"conversation", "images"} & given) if endpoint != "chat" else ():
-        yield key, f"needs the endpoint chat: {endpoint} takes plain text"
-    if endpoint == "embeddings" and "output_tokens" in given:
-        yield "output_tokens", "does not apply: the endpoint embeddings writes no answer"
+    if endpoint not in kinds():
+        return  # a fault of its own
+    spoken = dialect(endpoint)
+    for key in sorted({"conversation", "images"} & given) if not spoken.converses else ():
+        yield key, f"needs an endpoint of messages, such as chat: {endpoint} takes plain text"
+    if not spoken.generates and "output_tokens" in given:
+        yield "output_tokens", f"does not apply: the endpoint {endpoint} writes no answer"
 
 
 def _lengths_known(document: Document, source: Keys, at: Keys) -> str:

@@ -18,6 +18,7 @@ from loadtest.scenario.kinds import (
     Count,
     Duration,
     Durations,
+    Endpoint,
     JsonObject,
     Length,
     LocalFile,
@@ -34,7 +35,7 @@ from loadtest.scenario.kinds import (
     Window,
     Word,
 )
-from loadtest.scenario.model import Combine, Dtype, Endpoint, Provider, WhenFull
+from loadtest.scenario.model import Combine, Dtype, Provider, WhenFull
 from loadtest.schedule import Arrival
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
@@ -473,7 +474,7 @@ class File(Section):
         examples=["How many users at once before the first token takes more than 300 ms?"],
     )
     endpoint: Endpoint | None = Field(
-        None, description="OpenAI dialect: chat or completions; embeddings can be planned and not yet played."
+        None, description="What the endpoint speaks. Not given: found by asking it.", examples=["chat"]
     )
     stream: bool | None = Field(None, description="Whether answers are streamed; without, there is no TTFT.")
     model: ModelAxis = None

@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from loadtest import abort, slo
 from loadtest.duration import PATTERN, duration, durations
+from loadtest.endpoints.catalog import kinds
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
 
@@ -31,6 +32,13 @@ UNICODE = "unicode"
 """The corpus of this name comes with the tool; a file of that name is ``./unicode``."""
 
 _LONGEST = 10_000  # characters of a distribution: as many as a histogram may take
+
+
+def endpoint(value: object) -> str:
+    """The name of a dialect."""
+    if value not in kinds():
+        raise ValueError(f"expected {', '.join(map(repr, kinds()))}")
+    return str(value)
 
 
 def positive_duration(value: object) -> float:
@@ -281,4 +289,5 @@ Size = Annotated[
     PlainValidator(size),
     WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]{1,5}\s*x\s*[0-9]{1,5}\s*$"}),
 ]
+Endpoint = Annotated[str, PlainValidator(endpoint), WithJsonSchema({"type": "string"})]
 JsonObject = Annotated[dict[str, Any], PlainValidator(json_object), WithJsonSchema({"type": "object"})]

@@ -9,7 +9,6 @@ from loadtest.schedule import Arrival, Stage
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Probe, Trace, Workload
 
-Endpoint = Literal["chat", "completions", "embeddings"]
 Combine = Literal["product", "zip"]
 WhenFull = Literal["queue", "drop"]
 Provider = Literal["auto", "cpu", "cuda"]
@@ -70,7 +69,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     name: str
     question: str
-    endpoint: Endpoint
+    endpoint: str
     stream: bool
     tokenizer: str | None
     seed: int | None

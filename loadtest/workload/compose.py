@@ -78,7 +78,8 @@ class Composer:
         answer = None
         if request.session is not None and workload.conversation and workload.conversation.history == "canned":
             answer = prompts.text(output, rng) if turn.answer is None else turn.answer
-        return Composed(Ask(messages, output, request.model, images, body), length, answer, turn.at_s)
+        ask = Ask(messages, output, request.model, images, body, length, rng.getrandbits(64))
+        return Composed(ask, length, answer, turn.at_s)
 
     def close(self) -> None:
         """Close the data files."""

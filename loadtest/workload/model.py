@@ -177,10 +177,16 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What one request asks, in no dialect yet. ``images`` are data URLs that go with the last message."""
+    """What one request asks, in no dialect yet. ``images`` are data URLs that go with the last message.
+
+    ``input_tokens`` is the length that the prompt was made to have, None where that is not known; ``seed`` is a number
+    of the request's own, for whatever else a dialect has to draw.
+    """
 
     messages: tuple[Message, ...]
     max_tokens: int
     model: str | None = None
     images: tuple[str, ...] = ()
     body: str | None = None
+    input_tokens: int | None = None
+    seed: int = 0

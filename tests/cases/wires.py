@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import uvloop
 
 from loadtest.endpoints.answer import Answer
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.wire.aiohttp_transport import AiohttpTransport
 from loadtest.wire.exchange import Exchange, Failure, Transport
@@ -113,7 +114,7 @@ def _unicode_prompts() -> tuple[str, ...]:
 async def play(wire: Wire, url: str, ask: Ask) -> list[Played]:
     """Play an ask on a transport of its own."""
     about = json.loads((RECORDED / ask.case / "case.json").read_text("utf-8"))
-    dialect = OpenAI(about["api"], "m", stream=True, owner=None)
+    dialect = speak(Settings(about["api"], "m"))
     origin = parse(f"{url}/case/{ask.case}")
     stall_s = expectation(ask.case).get("client_timeout_ms", _STALL_S * 1000) / 1000
     opened = await wire.open(origin)

@@ -89,7 +89,6 @@ def test_a_result_in_the_small_or_of_a_changed_locked_scenario_says_so(
         (("--trace", "rows/rows.jsonl"), "rows.jsonl"),
         (("--scale", "3"), "--scale: expected more than 0 and at most 1, got '3'"),
         (("--repeat", "0"), "--repeat: expected at least 1, got 0"),
-        (("--endpoint", "embeddings"), "endpoint embeddings: can be planned (loadtest plan) and not be played yet"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(

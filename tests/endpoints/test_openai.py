@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from loadtest.endpoints.answer import Answer
-from loadtest.endpoints.openai import OpenAI, error_text
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Dialect, Settings
+from loadtest.endpoints.lenient import error_text
 from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask, Message
 
 
 def taken(*events: Any) -> Answer:
     """The answer after these events, stamped 1, 2, …; a value that is not bytes is sent as JSON."""
-    dialect, answer = OpenAI("chat", "m", stream=True, owner=None), Answer()
+    dialect, answer = speak(Settings("chat", "m")), Answer()
     for stamp, event in enumerate(events, 1):
         dialect.event(answer, event if isinstance(event, bytes) else json.dumps(event).encode(), stamp)
     return answer
@@ -159,7 +161,7 @@ def test_an_error_body_of_any_shape_gives_its_words(body: bytes, words: str | No
 )
 def test_a_body_that_is_no_completion_says_what_it_is(body: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        OpenAI("chat", "m", stream=False, owner=None).whole(Answer(), body)
+        speak(Settings("chat", "m", stream=False)).whole(Answer(), body)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def test_a_body_that_is_no_completion_says_what_it_is(body: bytes, words: str) -
 )
 def test_a_whole_answer_has_text_and_no_token_events(choice: dict[str, Any]) -> None:
     answer = Answer()
-    OpenAI("chat", "m", stream=False, owner=None).whole(answer, json.dumps({"choices": [choice]}).encode())
+    speak(Settings("chat", "m", stream=False)).whole(answer, json.dumps({"choices": [choice]}).encode())
     assert (answer.texts, answer.stamps, answer.first_answer, answer.finish_reason) == (["a"], [], 0, "stop")
     assert answer.ended
 
@@ -181,13 +183,13 @@ def test_a_whole_answer_has_text_and_no_token_events(choice: dict[str, Any]) -> 
 HELLO = Ask((Message("user", "p"),), 5)
 
 
-def body(dialect: OpenAI, ask: Ask) -> Any:
+def body(dialect: Dialect, ask: Ask) -> Any:
     return json.loads(dialect.body(ask))
 
 
 def test_a_body_asks_for_usage_only_in_a_stream() -> None:
-    streamed = body(OpenAI("chat", "m", stream=True, owner=None), HELLO)
-    whole = body(OpenAI("completions", "m", stream=False, owner="vllm"), HELLO)
+    streamed = body(speak(Settings("chat", "m")), HELLO)
+    whole = body(speak(Settings("completions", "m", stream=False, owner="vllm")), HELLO)
     assert streamed["stream_options"] == {"include_usage": True}
     assert streamed["messages"] == [{"role": "user", "content": "p"}]
     assert "stream_options" not in whole
@@ -196,15 +198,15 @@ def test_a_body_asks_for_usage_only_in_a_stream() -> None:
 
 def test_messages_keep_their_roles_and_are_paragraphs_where_there_are_none() -> None:
     ask = Ask((Message("system", "be brief"), Message("user", "hello")), 5)
-    assert body(OpenAI("chat", "m", stream=True, owner=None), ask)["messages"] == [
+    assert body(speak(Settings("chat", "m")), ask)["messages"] == [
         {"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"},
     ]  # fmt: skip
-    assert body(OpenAI("completions", "m", stream=True, owner=None), ask)["prompt"] == "be brief\n\nhello"
+    assert body(speak(Settings("completions", "m")), ask)["prompt"] == "be brief\n\nhello"
 
 
 def test_pictures_go_with_the_last_message() -> None:
     ask = Ask((Message("system", "s"), Message("user", "what is it?")), 5, images=("data:a", "data:b"))
-    assert body(OpenAI("chat", "m", stream=True, owner=None), ask)["messages"] == [
+    assert body(speak(Settings("chat", "m")), ask)["messages"] == [
         {"role": "system", "content": "s"},
         {
             "role": "user",
@@ -220,11 +222,11 @@ def test_pictures_go_with_the_last_message() -> None:
 def test_the_users_keys_stand_above_ours_but_not_above_what_is_asked() -> None:
     keys = {"temperature": 0.7, "tools": [{"type": "function"}], "max_tokens": 9, "stream": False, "model": "x"}
     ask = Ask((Message("user", "p"),), 5, model="adapter", body=json.dumps({**keys, "messages": []}))
-    found = body(OpenAI("chat", "m", stream=True, owner="vllm"), ask)
+    found = body(speak(Settings("chat", "m", owner="vllm")), ask)
     assert (found["temperature"], found["tools"], found["max_tokens"]) == (0.7, keys["tools"], 9)
     assert (found["stream"], found["model"], found["messages"]) == (True, "adapter", [{"role": "user", "content": "p"}])
     assert found["ignore_eos"] is True
-    assert body(OpenAI("chat", "m", stream=True, owner=None), Ask(ask.messages, 5, body="{}"))["model"] == "m"
+    assert body(speak(Settings("chat", "m")), Ask(ask.messages, 5, body="{}"))["model"] == "m"
 
 
 def test_what_was_said_leaves_the_reasoning_out() -> None:

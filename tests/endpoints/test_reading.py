@@ -11,12 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.records import OUTCOMES
 from loadtest.wire.exchange import Exchange, Failure, FailureKind
 
-CHAT = OpenAI("chat", "m", stream=True, owner=None)
+CHAT = speak(Settings("chat", "m"))
 STREAM = (
     b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
+from loadtest.endpoints.dialect import Settings
 from loadtest.engine.orders import Done, Prepare, Wiring
 from loadtest.engine.play import Play
 from loadtest.level import Level
@@ -64,7 +65,7 @@ def level(load: Load, *workloads: Workload, **given: Any) -> Level:
 def wiring(url: str, journal: Path, **given: Any) -> Wiring:
     """The wiring of a run against a server on loopback."""
     values: dict[str, Any] = {
-        "url": url, "address": "127.0.0.1", "endpoint": "chat", "model": "m", "owner": None, "stream": True,
+        "url": url, "address": "127.0.0.1", "speech": Settings("chat", "m"),
         "tokens": Tokens("bytes"), "headers": (), "secrets": (), "timeout_s": 20.0, "connect_timeout_s": 5.0,
         "stall_timeout_s": 20.0, "journal": str(journal), "seed": 7,
     }  # fmt: skip

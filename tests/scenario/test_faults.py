@@ -222,10 +222,10 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
         ("workload: {conversation: {next_input: 5}, data: {path: s.yaml}}", "1:39: "
          "workload.conversation.next_input: excludes data (line 1): prompts are as long as they are there; keep one"),
         ("workload: {conversation: {turns: 3}}\nendpoint: completions",
-         "1:26: workload.conversation: needs the endpoint "
+         "1:26: workload.conversation: needs an endpoint of messages, such as "
          "chat: completions takes plain text"),
         ("workload: {images: {size: 512x512}}\nendpoint: completions",
-         "1:20: workload.images: needs the endpoint chat: "
+         "1:20: workload.images: needs an endpoint of messages, such as chat: "
          "completions takes plain text"),
         ("workload: {images: {size: 512}}", "1:27: workload.images.size: expected width and height in pixels, such as "
          "512x512, got 512"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.errors import TargetError
 from loadtest.wire.exchange import Failure
@@ -20,7 +21,7 @@ from tests.wire.conftest import REQUEST, WHOLE, Asked, Run, ask, request, to_por
 
 def read(asked: Asked) -> Reading:
     """The exchange as it is recorded."""
-    reading = Reading(OpenAI("chat", "m", stream=True, owner=None))
+    reading = Reading(speak(Settings("chat", "m")))
     reading.finish(asked.exchange)
     if reading.error is not None:
         assert reading.error.message.strip()

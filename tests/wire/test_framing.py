@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.wire.exchange import Exchange
 from loadtest.wire.fast import FastTransport, _Connection
@@ -253,7 +254,7 @@ def test_an_end_hidden_by_bytes_after_it_comes_to_light(then: str) -> None:
 @pytest.mark.parametrize("framing", ["chunked", "chunked, CRLF events", "closed"])
 def test_a_long_stream_is_decoded_in_parts(framing: str) -> None:
     """Ten thousand events: what is kept undecoded stays bounded."""
-    dialect = OpenAI("chat", "m", stream=True, owner=None)
+    dialect = speak(Settings("chat", "m"))
     reading = Reading(dialect)
     most = 0
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.endpoints.openai import OpenAI
+from loadtest.endpoints.catalog import speak
+from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.errors import TargetError
 from loadtest.wire.aiohttp_transport import AiohttpTransport
@@ -74,7 +75,7 @@ async def wired(make: Make, handler: Handler) -> AsyncIterator[Transport]:
 
 def read(asked: Asked) -> Reading:
     """The exchange as it is recorded."""
-    reading = Reading(OpenAI("chat", "m", stream=True, owner=None))
+    reading = Reading(speak(Settings("chat", "m")))
     reading.finish(asked.exchange)
     return reading
 

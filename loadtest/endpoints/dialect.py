@@ -1,0 +1,128 @@
+"""What an endpoint speaks: a request's body out, a response's events in. Each dialect is a small class of this form."""
+
+import abc
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import msgspec
+
+from loadtest.endpoints.answer import Answer
+from loadtest.endpoints.lenient import error_text
+from loadtest.errors import TargetError
+from loadtest.target import Known, model_cards
+from loadtest.wire.control import Reply
+from loadtest.workload.model import Ask
+
+Framing = Literal["sse", "ndjson", "lines", "chunks"]
+Get = Callable[[str], Reply]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a dialect has to know of a run. All of it travels to the generator's processes.
+
+    ``owner`` is who the server says owns the model, ``told`` a JSON object for the dialect's own use, both from
+    ``Dialect.discover``. ``path`` takes the place of the dialect's own. ``left_out`` are names of adaptations, as
+    ``Dialect.adaptation`` gave them.
+    """
+
+    kind: str
+    model: str
+    stream: bool = True
+    owner: str | None = None
+    told: str = "{}"
+    path: str | None = None
+    left_out: tuple[str, ...] = ()
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Of one request alone: its path below the base URL, and headers in front of the run's own."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Dialect(abc.ABC):
+    """Bodies out, events in, for one model. ``body`` and ``event`` are all that a dialect must have.
+
+    ``streams``: whether the answer is asked for in pieces; ``framing`` is how such a body is cut into events.
+    ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``generates``: it makes text, token
+    by token; without, an answer has no TTFT, no output length is asked for, and what counts are samples.
+    ``converses``: it takes messages with roles, and pictures in them; without, it takes plain text.
+    ``key_header`` takes the API key as it is; of None it is sent as a bearer token.
+    """
+
+    path: str
+    method = "POST"
+    content_type: str | None = "application/json"
+    framing: ClassVar[Framing] = "sse"
+    ends_cleanly: ClassVar[bool] = False
+    generates: ClassVar[bool] = True
+    converses: ClassVar[bool] = False
+    key_header: ClassVar[str | None] = None
+    headers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    endings: ClassVar[tuple[str, ...]] = ()
+    """Paths of the API that a URL may end in and that are no part of its base."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.streams = settings.stream and self.generates
+        if settings.path is not None:
+            self.path = settings.path
+
+    @property
+    def accept(self) -> str:
+        """The value of the Accept header."""
+        return "text/event-stream" if self.streams and self.framing == "sse" else "application/json"
+
+    @abc.abstractmethod
+    def body(self, ask: Ask) -> bytes:
+        """One request's body."""
+
+    @abc.abstractmethod
+    def event(self, answer: Answer, data: bytes, stamp: int) -> None:
+        """Take in the data of one event of a stream. ``stamp`` is the instant of its read, in nanoseconds."""
+
+    def whole(self, answer: Answer, body: bytes) -> None:
+        """Take in an answer that came in one piece: it has no token events, and is its own end.
+
+        Raises:
+            ValueError: it is none; the message says what it is.
+        """
+        self.event(answer, body, 0)
+        answer.stamps.clear()
+        answer.first_answer = 0
+        if answer.bad_events:
+            raise ValueError("the body is not an answer of this kind of endpoint")
+        answer.ended = answer.error is None
+
+    def head(self, ask: Ask) -> Head | None:
+        """Path and headers of this request, where they are not those of all."""
+        return None
+
+    def error_text(self, body: bytes) -> str | None:
+        """The server's own words in the body of an error, or None."""
+        return error_text(body)
+
+    def adaptation(self, words: str) -> str | None:
+        """A name for what may be asked otherwise after a 400 with these words, or None. See docs/metrics.md."""
+        return None
+
+    @classmethod
+    def discover(cls, get: Get, model: str | None) -> Known:
+        """What the target says of itself before the run; ``model`` is the one asked for, if one is.
+
+        Raises:
+            TargetError: it cannot be reached, or names no model and none was given.
+        """
+        reply = get("/v1/models")
+        cards = model_cards(reply)
+        if model is None and not cards:
+            words = " ".join(reply.text.split())[:300] or "(empty)"
+            raise TargetError(
+                f"/v1/models names no model: {reply.status} {words}; name one with --model"
+                if reply.status not in (401, 403)
+                else f"/v1/models refuses us: {reply.status} {words}; give a key with --api-key"
+            )
+        named = cards if model is None else [card for card in cards if card["id"] == model]
+        card = named[0] if named else {}
+        return Known(model or str(card["id"]), card.get("owned_by"), card)
