@@ -14,10 +14,11 @@ import click
 
 from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
-from loadtest.flags import option, pipeline_flags, scenario_flags, search_flags, way_flags
+from loadtest.flags import live_flags, option, pipeline_flags, scenario_flags, search_flags, way_flags
 
 if TYPE_CHECKING:
     from loadtest.pipeline import Pipeline
+    from loadtest.progress import Progress
     from loadtest.result import Result
     from loadtest.sitting import Options
 
@@ -69,6 +70,7 @@ def main() -> None:
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
 @option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
 @option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@live_flags
 @pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
@@ -76,7 +78,7 @@ def main() -> None:
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, json_to: str | None, output: Path | None,
     strict: bool, quiet: bool, verbose: int, on_inconclusive: Literal["report", "fail", "extend"],
-    junit: Path | None, markdown: Path | None,
+    junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -95,7 +97,6 @@ def run(
     _log_to_stderr(verbose)
     with _exits():
         from loadtest.pipeline import Pipeline
-        from loadtest.progress import Progress
         from loadtest.run import run as play
 
         source = "quickstart" if source is None and url is None else source
@@ -104,10 +105,13 @@ def run(
         )
         _can_write(json_to)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
-        with pipeline.of_failure(options.source or "run", _note):
-            outcome = play(options, Progress(sys.stderr, quiet=quiet))
+        with (
+            _watched(quiet, json_to, live_json, prometheus) as progress,
+            pipeline.of_failure(options.source or "run", _note),
+        ):
+            outcome = play(options, progress)
         notes = _tell(pipeline, outcome.result, outcome.folder)
-        _print(outcome.result, outcome.folder, json_to)
+        _print(outcome.result, outcome.folder, json_to, live_json)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         for note in notes:
@@ -142,6 +146,7 @@ def run(
     help="Go on with the search there, as it was asked.",
 )
 @option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@live_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
 @click.pass_context
@@ -149,6 +154,7 @@ def capacity(
     ctx: click.Context, /, url: str | None, source: str | None, axis: Literal["rate", "concurrency"] | None,
     least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int, lost: int,
     tiers: tuple[str, ...], output: Path | None, resume: Path | None, json_to: str | None, quiet: bool, verbose: int,
+    live_json: str | None, prometheus: str | None,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Search for the highest rate, or concurrency, that keeps the SLOs: up by doublings, then by halves in between,
@@ -166,7 +172,6 @@ def capacity(
     _log_to_stderr(verbose)
     with _exits():
         from loadtest.capacity import capacity as search
-        from loadtest.progress import Progress
         from loadtest.question import of_flags
 
         if resume is not None:
@@ -175,8 +180,9 @@ def capacity(
         source = "quickstart" if source is None and url is None else source
         options = _options(ctx, flags, url=url, source=source, output=resume or output, resume=resume is not None)
         _can_write(json_to)
-        outcome = search(options, asked, Progress(sys.stderr, quiet=quiet))
-        _print(outcome.result, outcome.folder, json_to)
+        with _watched(quiet, json_to, live_json, prometheus) as progress:
+            outcome = search(options, asked, progress)
+        _print(outcome.result, outcome.folder, json_to, live_json)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)
@@ -350,6 +356,7 @@ def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path
 @way_flags
 @click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="With --run: a new folder.")
 @option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
+@live_flags
 @pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.pass_context
@@ -357,6 +364,7 @@ def compare(
     ctx: click.Context, /, named: tuple[str, ...], tolerance: str, metrics: tuple[str, ...], allow_unlike: bool,
     baseline_dir: Path | None, save_baseline: str | None, in_turn: bool, rounds: int, output: Path | None,
     json_to: str | None, junit: Path | None, markdown: Path | None, quiet: bool,
+    live_json: str | None, prometheus: str | None,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Compare result folders, figure by figure, and exit 99 if CANDIDATE is worse than BASE, 98 if that cannot be told.
@@ -390,7 +398,8 @@ def compare(
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with pipeline.of_failure("compare", _note):
             if in_turn:
-                folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, quiet)
+                with _watched(quiet, json_to, live_json, prometheus) as progress:
+                    folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress)
             else:
                 _only_with_run(ctx)
                 folders = (
@@ -401,7 +410,7 @@ def compare(
             found = decide(runs[0], runs[1], tolerated, asked, allow_unlike=allow_unlike)
         notes = pipeline.tell("compare", shown.cases(found), shown.markdown(found))
         with _reader_may_leave():
-            if _wants_table(found, json_to):
+            if _wants_table(found, json_to) and not (in_turn and live_json == "-"):
                 click.echo(shown.table(found, *_paper()), nl=False)
         if kept:
             if found.outcome == "PASS":
@@ -446,16 +455,15 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
 
 def _played_in_turn(
     ctx: click.Context, flags: dict[str, Any], base: list[str], candidate: list[str], rounds: int,
-    output: Path | None, quiet: bool,
+    output: Path | None, progress: "Progress",
 ) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """The folders of both sides, played now."""
-    from loadtest.progress import Progress
     from loadtest.turns import in_turn
 
     if len(base) != 1 or len(candidate) != 1:
         raise click.UsageError("--run takes two URLs, that of the base and that of the candidate")
     options = _options(ctx, flags, url=base[0], source=flags.pop("source"), output=output)
-    return in_turn(options, candidate[0], rounds, Progress(sys.stderr, quiet=quiet))
+    return in_turn(options, candidate[0], rounds, progress)
 
 
 def _only_with_run(ctx: click.Context) -> None:
@@ -470,7 +478,7 @@ def _only_with_run(ctx: click.Context) -> None:
 def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
     way = {"url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure"}
-    own = {"resume", "budget", "json_to", "quiet", "verbose"}
+    own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name not in way | own and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -542,9 +550,23 @@ def _note(line: str) -> None:
     click.echo(line, err=True, color=not os.environ.get("NO_COLOR"))
 
 
-def _print(result: "Result", folder: Path, json_to: str | None) -> None:
+@contextlib.contextmanager
+def _watched(quiet: bool, json_to: str | None, live_json: str | None, prometheus: str | None) -> Iterator["Progress"]:
+    """What shows how a run goes; the terminal is as it was afterwards, whatever happens."""
+    from loadtest.feeds import Exposition, JsonLines
+    from loadtest.progress import Feed, Progress
+
+    if live_json == "-" and json_to == "-":
+        raise click.UsageError("--json - and --live-json - both take stdout: give one of them a file")
+    feeds: list[Feed] = [] if live_json is None else [JsonLines(live_json, _note)]
+    feeds += [] if prometheus is None else [Exposition(prometheus)]
+    with contextlib.closing(Progress(sys.stderr, quiet=quiet, feeds=feeds, keys=True)) as progress:
+        yield progress
+
+
+def _print(result: "Result", folder: Path, json_to: str | None, live_json: str | None = None) -> None:
     with _reader_may_leave():
-        if _wants_table(result, json_to):
+        if _wants_table(result, json_to) and live_json != "-":
             if result.capacity is None:
                 from loadtest.reports.console import table
             else:

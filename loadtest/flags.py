@@ -149,3 +149,20 @@ def pipeline_flags(command: F) -> F:
     for each in reversed(_PIPELINE):
         command = each(command)
     return command
+
+
+_LIVE = (
+    option(
+        "--live-json",
+        metavar="-|FILE",
+        help="While it runs, a line of JSON a second there; - is stdout, instead of the table.",
+    ),
+    option("--prometheus", metavar="[HOST]:PORT", help="While it runs, metrics to be scraped there. [host: 127.0.0.1]"),
+)
+
+
+def live_flags(command: F) -> F:
+    """Who else is told while levels are played, of every command that plays."""
+    for each in reversed(_LIVE):
+        command = each(command)
+    return command

@@ -1,91 +1,98 @@
-"""One line on stderr while a run goes on: rewritten in place at a terminal, a line every ten seconds elsewhere."""
+"""Shows how a run goes, level after level: on stderr, and to programs that asked for it."""
 
-import shutil
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TextIO
 
+from msgspec.structs import replace
+
+from loadtest.display import Lines, Screen
+from loadtest.glance import Counted, Glance, glance
 from loadtest.level import Level
 
-_AT_TERMINAL_S = 0.5
-_ELSEWHERE_S = 10.0
+_FEED_S = 1.0
 
 
-class Counted(Protocol):
-    """What a worker has counted so far in a level."""
+class Feed(Protocol):
+    """Where a program takes what is seen."""
 
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def ok(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def output_tokens(self) -> int: ...
+    def begin(self) -> None:
+        """A level begins."""
+
+    def take(self, seen: Glance) -> None:
+        """Once a second, and when a level has ended."""
+
+    def close(self) -> None:
+        """The run has ended; another one may begin."""
 
 
 class Progress:
-    """Shows how a run goes. ``quiet`` shows nothing."""
+    """Shows how a run goes. ``quiet`` shows nothing, and the ``feeds`` are served all the same.
 
-    def __init__(self, out: TextIO, *, quiet: bool) -> None:
-        self._out = out
-        self._quiet = quiet
-        self._terminal = out.isatty()
-        self._period_s = _AT_TERMINAL_S if self._terminal else _ELSEWHERE_S
-        self._what = ""
-        self._duration_s: float | None = None
-        self._requests: int | None = None
-        self._began = self._shown = self._last_line = time.monotonic()
+    ``keys``: at a terminal the key q is the first Ctrl-C. It runs in the process that sends nothing, and closing it,
+    which may be done several times, leaves the terminal as it was.
+    """
+
+    def __init__(
+        self, out: TextIO, *, quiet: bool, feeds: Sequence[Feed] = (), keys: bool = False,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:  # fmt: skip
+        self._display: Screen | Lines | None = None
+        if not quiet:
+            terminal = out.isatty() and environment.get("TERM") != "dumb"
+            self._display = Screen(out, environment, keys=keys) if terminal else Lines(out)
+        self._feeds = feeds
+        self._level: Level | None = None
+        self._levels = 0
+        self._workers: Sequence[Counted] = ()
+        self._began = self._shown = self._fed = self._counted = time.monotonic()
 
     def note(self, text: str) -> None:
         """Say something that is no level: what is being waited for."""
-        if self._terminal:
-            self._show(text)
+        self._end()
+        if self._display is not None:
+            self._display.note(text)
 
     def level(self, level: Level, count: int) -> None:
-        """A level begins."""
-        self._what = f"level {level.index + 1}/{count} {level.name}"
-        self._duration_s, self._requests = level.duration_s, level.requests
-        self._began = self._shown = time.monotonic()
+        """A level begins, of ``count`` in all."""
+        self._end()
+        self._level, self._levels, self._workers = level, count, ()
+        self._began = self._fed = time.monotonic()
+        if isinstance(self._display, Screen):
+            self._shown = self._began
+        for each in (*self._feeds, self._display):
+            if each is not None:
+                each.begin()
 
     def counts(self, workers: Sequence[Counted]) -> None:
         """What the workers have counted; shown when it is time."""
-        now = time.monotonic()
-        if now - (self._shown if self._terminal else self._last_line) < self._period_s or self._quiet:
-            return
-        self._shown = self._last_line = now
-        elapsed = now - self._began
-        ok = sum(worker.ok for worker in workers)
-        failed = sum(worker.failed for worker in workers)
-        tokens = sum(worker.output_tokens for worker in workers)
-        if self._duration_s is not None:
-            clock = f"{min(elapsed, self._duration_s):.0f}/{self._duration_s:g} s"
-            if elapsed > self._duration_s:
-                clock += " draining"
-        else:
-            clock = f"{elapsed:.0f} s, {ok + failed}/{self._requests}"
-        parts = [
-            self._what,
-            clock,
-            f"{sum(worker.in_flight for worker in workers)} in flight",
-            f"{ok} ok",
-            *([f"{failed} failed"] if failed else []),
-            f"{ok / elapsed:.1f} req/s",
-            *([f"{tokens / elapsed:.0f} tok/s"] if tokens else []),
-        ]
-        self._show(" · ".join(parts))
+        now = self._counted = time.monotonic()
+        self._workers = workers
+        if self._display is not None and now - self._shown >= self._display.period_s:
+            self._shown = now
+            self._display.show(self._seen(now))
+        if self._feeds and now - self._fed >= _FEED_S:
+            self._fed = now
+            self._feed(self._seen(now))
 
     def close(self) -> None:
         """Leave a clean line for what comes next."""
-        if self._terminal and not self._quiet:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+        self._end()
+        for each in (*self._feeds, self._display):
+            if each is not None:
+                each.close()
 
-    def _show(self, text: str) -> None:
-        if self._quiet:
-            return
-        if self._terminal:
-            self._out.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
-        else:
-            self._out.write(text + "\n")
-        self._out.flush()
+    def _end(self) -> None:
+        """The level that was shown is over."""
+        if self._level is not None and self._workers and self._feeds:
+            self._feed(replace(self._seen(self._counted), state="ended"))
+        self._level = None
+
+    def _seen(self, now: float) -> Glance:
+        assert self._level is not None
+        return glance(self._level, self._levels, now - self._began, self._workers)
+
+    def _feed(self, seen: Glance) -> None:
+        for feed in self._feeds:
+            feed.take(seen)

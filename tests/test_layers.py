@@ -17,6 +17,9 @@ FLOORS = [
     {"run", "calibrate", "capacity"},
     {"question"},
     {"sitting"},
+    {"progress"},
+    {"display", "feeds"},
+    {"glance"},
     {"engine", "reports"},
     {"forecast"},
     {"plan"},
@@ -44,7 +47,7 @@ FLOORS = [
         "search",
         "statement",
     },
-    {"wire", "records", "columns", "target", "progress", "calibration"},
+    {"wire", "records", "columns", "target", "calibration"},
     {"level"},
     {
         "workload",
@@ -61,13 +64,14 @@ FLOORS = [
         "duration",
         "host",
         "whole",
+        "histogram",
     },
 ]
 PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "search", "statement",
+    "search", "statement", "histogram", "glance",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

@@ -3,10 +3,11 @@
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from time import perf_counter_ns
 
 from loadtest.engine.recorder import Recorder
+from loadtest.histogram import bucket
 from loadtest.level import WorkerHealth
 from loadtest.wire.exchange import Transport
 
@@ -23,6 +24,7 @@ class SelfWatch:
         self._transport = transport
         self._lags: deque[float] = deque(maxlen=_LAGS_KEPT)
         self._longest_lag = 0.0
+        self.loop_lags: Counter[int] = Counter()  # of all of them, by buckets, for the snapshots
         # Since before the level's connections are opened.
         self._opened_before = transport.opened
         self._ports_before = transport.no_free_port
@@ -41,6 +43,7 @@ class SelfWatch:
             await asyncio.sleep(_LAG_PERIOD_S)
             lag = max(0.0, (perf_counter_ns() - due) / 1e6)
             self._lags.append(lag)
+            self.loop_lags[bucket(lag)] += 1
             self._longest_lag = max(self._longest_lag, lag)
 
     def end(self, recorder: Recorder) -> WorkerHealth:

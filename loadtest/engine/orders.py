@@ -61,12 +61,20 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Counts since t0, for the eyes of the user only: the figures come from the journal."""
+    """Counts since t0, for the eyes of the user only: the figures come from the journal.
 
+    The times are counts of the buckets of ``histogram``. All are totals, so that one that goes missing is no loss.
+    """
+
+    sending: bool
     in_flight: int
     ok: int
     failed: int
     output_tokens: int
+    ttft: dict[int, int]
+    e2e: dict[int, int]
+    send_lag: dict[int, int]
+    loop_lag: dict[int, int]
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -141,6 +141,7 @@ class Play:
                 self._bystander.stop()
             self._recorder.close()
             await self._supply.close()
+        self._tell(self._snapshot())
         self._tell(
             Done(
                 health,
@@ -389,5 +390,9 @@ class Play:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(0.25)
-            counted = self._recorder
-            self._tell(Snapshot(len(self._in_flight), counted.ok, counted.failed, counted.output_tokens))
+            self._tell(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        seen = self._recorder
+        times = (dict(counts) for counts in (seen.ttft, seen.e2e, seen.send_lag, self._self_watch.loop_lags))
+        return Snapshot(self._issuing, len(self._in_flight), seen.ok, seen.failed, seen.output_tokens, *times)

@@ -8,6 +8,7 @@ from loadtest.endpoints.reading import Reading
 from loadtest.engine.journal import Journal
 from loadtest.engine.maker import Made
 from loadtest.engine.orders import Prepare
+from loadtest.histogram import bucket
 from loadtest.records import Record, RequestError
 from loadtest.redact import Redactor
 from loadtest.wire.exchange import Exchange
@@ -23,6 +24,10 @@ class Recorder:
     def __init__(self, order: Prepare, dialect: Dialect) -> None:
         self.t0_ns = 0
         self.ok = self.failed = self.output_tokens = 0
+        # Of buckets, for the snapshots.
+        self.ttft: Counter[int] = Counter()
+        self.e2e: Counter[int] = Counter()
+        self.send_lag: Counter[int] = Counter()
         self.reads = self.coalesced_reads = 0
         self.unusable: str | None = None  # why every further request would fail too, in the target's words
         self._refusals: int | None = 0  # as long as there was nothing else
@@ -80,14 +85,24 @@ class Recorder:
             self.coalesced_reads += sum(count > 1 for count in Counter(stamps).values())
         if record.probe:
             return True  # no part of the load: neither its counts nor its end are the level's
+        if record.sent_ms is not None:
+            self.send_lag[bucket(record.sent_ms - record.intended_ms - record.wait_ms)] += 1
         if record.outcome == "ok":
             self.ok += 1
+            self._count_times(record)
             self._refusals = None  # it has worked once: from now on failures are findings
             self.output_tokens += record.output_tokens or 0
         else:
             self.failed += 1
             self._refused(record.error)
         return True
+
+    def _count_times(self, record: Record) -> None:
+        last = record.last_token_ms if record.streamed else record.done_ms
+        if record.streamed and record.first_token_ms is not None:
+            self.ttft[bucket(record.first_token_ms - record.intended_ms)] += 1
+        if last is not None:
+            self.e2e[bucket(last - record.intended_ms)] += 1
 
     def close(self) -> None:
         """Close the journal."""
