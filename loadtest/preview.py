@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from loadtest import calibration, plan
-from loadtest.endpoints.catalog import endings
+from loadtest.endpoints.site import site
 from loadtest.engine.local import check_budget, workers_for
 from loadtest.errors import UsageError
 from loadtest.forecast import Forecast, Prices, Source, forecast
@@ -13,7 +13,6 @@ from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
 from loadtest.sitting import objectives, resolve, server_options, unused
 from loadtest.slo import parse as parse_slo
-from loadtest.wire import origin
 
 
 def preview(
@@ -46,7 +45,7 @@ def preview(
             ),
             levels,
             asked.seed,
-            target=None if url is None else origin.parse(url, endings()).url,
+            target=None if url is None else site(url, asked.endpoint).origin.url,
             workers=needed,
             cooldown_s=asked.cooldown_s,
             prices=prices,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadtest import __version__, abort, calibration, host, plan, scenario, slo
-from loadtest.endpoints import catalog
 from loadtest.endpoints.dialect import Settings
+from loadtest.endpoints.site import Site, site
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
@@ -202,19 +202,19 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         LoadtestError: it cannot be played.
     """
     asked, bundled = resolved.scenario, options.url is None
-    headers = _headers(options)
-    query = parse(options.url).query if options.url else ""
+    place = site(options.url, asked.endpoint) if options.url else None
+    headers = _headers(options, place)
     way = _way(options)
     hidden = [*headers, *(way.proxy.headers.items() if way.proxy else ())]
     users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
-    redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, query), *users])
+    redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, place.origin.query if place else ""), *users])
     with (
         _output_folder(options.output, asked.name, resume=options.resume) as folder,
         _material(asked, bundled, interrupts, progress) as rows,
     ):
         levels = plan.levels(asked, bundled=bundled, rows=rows)
         slos = objectives(asked, levels)
-        target = _target(options, asked, levels, headers, folder, way.proxy)
+        target = _target(options, place, asked, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
         with LocalEngine(workers) as engine, contextlib.closing(target):
@@ -222,7 +222,8 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             try:
                 with interrupts.at_once():
                     facts = target.open()
-                    speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told)
+                    path = place.path if place else None
+                    speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path)
                     facts = _sized(target, facts, asked, speech, levels)
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
@@ -312,12 +313,15 @@ def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: 
         yield rows
 
 
-def _headers(options: Options) -> tuple[tuple[str, str], ...]:
+def _headers(options: Options, place: Site | None) -> tuple[tuple[str, str], ...]:
     """What every request is to say besides: the user's headers, and who we are."""
     for name, _ in options.headers:
         if name.lower() in ("content-length", "transfer-encoding"):
             raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
-    found = [*options.headers, *([("Authorization", f"Bearer {options.api_key}")] if options.api_key else [])]
+    found = [*options.headers]
+    if options.api_key:
+        bare = place.key_header if place else None
+        found.append((bare, options.api_key) if bare else ("Authorization", f"Bearer {options.api_key}"))
     if user := user_of(options.url or ""):
         if any(name.lower() == "authorization" for name, _ in found):
             raise UsageError(
@@ -363,13 +367,11 @@ def _way(options: Options) -> _Way:
 
 
 def _target(
-    options: Options, asked: Scenario, levels: Sequence[Level], headers: Sequence[tuple[str, str]],
-    folder: Path, proxy: Proxy | None,
+    options: Options, place: Site | None, asked: Scenario, levels: Sequence[Level],
+    headers: Sequence[tuple[str, str]], folder: Path, proxy: Proxy | None,
 ) -> Target:  # fmt: skip
-    if options.url is not None:
-        discover = catalog.dialect(asked.endpoint).discover
-        paths = catalog.endings()
-        return GivenURL(options.url, asked.endpoint, asked.model, headers, paths, discover, options.tls, proxy)
+    if place is not None:
+        return GivenURL(place.origin, asked.endpoint, asked.model, headers, place.discover, options.tls, proxy)
     return BundledServer(server_options(asked, levels), asked.endpoint, folder / "server.log")
 
 

@@ -85,13 +85,13 @@ class GivenURL:
     """An endpoint that runs already, wherever it is, reached through the proxy if there is one."""
 
     def __init__(
-        self, url: str, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
-        api_paths: tuple[str, ...], discover: Discover, tls: Tls, proxy: Proxy | None,
+        self, origin: Origin, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
+        discover: Discover, tls: Tls, proxy: Proxy | None,
     ) -> None:  # fmt: skip
         self._endpoint = endpoint
         self._model = model
         self._headers = dict(headers)
-        self._origin = parse(url, api_paths)
+        self._origin = origin
         self._discover = discover
         self._tls = tls
         self._proxy = proxy

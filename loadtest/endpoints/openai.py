@@ -163,7 +163,7 @@ class Chat(OpenAI):
 
     path = "/v1/chat/completions"
     converses = True
-    endings = (path,)
+    endings = (path, "/invocations")
 
 
 class Completions(OpenAI):

@@ -1,0 +1,68 @@
+"""What a URL says of the API behind it, besides where that is: the form of its paths, its key's header, its model."""
+
+import re
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from loadtest.endpoints.catalog import dialect, endings
+from loadtest.endpoints.dialect import Get
+from loadtest.target import Known
+from loadtest.wire.origin import Origin, parse
+
+# Source: Azure OpenAI's REST reference (endpoints, authentication, api-version).
+_AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+_DEPLOYMENT = re.compile(r"/openai/deployments/([^/]+)$")
+_VERSIONED = re.compile(r"/v\d")
+
+
+class Site(msgspec.Struct, frozen=True):
+    """An API of one kind at a URL.
+
+    ``path`` takes the place of the dialect's own, which None is. ``key_header`` takes the API key as it is; of None it
+    is sent as a bearer token. ``model`` is the one that the URL itself names.
+    """
+
+    kind: str
+    origin: Origin
+    path: str | None = None
+    key_header: str | None = None
+    model: str | None = None
+
+    def discover(self, get: Get, model: str | None) -> Known:
+        """What the target says of itself; see ``Dialect.discover``. Its paths are of the same form as the API's own.
+
+        Raises:
+            TargetError: it cannot be reached, or names no model and none was given.
+        """
+        bare = self.path is not None and not _VERSIONED.match(self.path)
+        asked = (lambda path: get(path.removeprefix("/v1"))) if bare else get
+        return dialect(self.kind).discover(asked, model or self.model)
+
+
+def site(url: str, kind: str) -> Site:
+    """The API of that kind at a URL: its base, or the whole URL of one of its paths.
+
+    A whole URL whose path has no ``/v1`` is taken as it stands: gateways and clouds have prefixes of their own
+    (``/v1beta/openai``, ``/serving-endpoints``). Nor has a deployment of Azure, ``/openai/deployments/NAME``.
+
+    Raises:
+        UsageError: it is no URL, or there is no such kind.
+    """
+    spoken, given, path = dialect(kind), parse(url).prefix, None
+    short = [ending.removeprefix("/v1") for ending in spoken.endings if ending.startswith("/v1/")]
+    if (found := next(filter(given.endswith, (*spoken.endings, *short)), None)) is not None:
+        origin, path = parse(url, (found,)), found if found != spoken.path else None
+    else:
+        origin = parse(url, endings())
+    deployment = _DEPLOYMENT.search(origin.prefix)
+    if deployment and path is None:
+        path = spoken.path.removeprefix("/v1")
+    azure = origin.host.endswith(_AZURE_HOSTS) or "api-version" in dict(parse_qsl(origin.query))
+    return Site(
+        kind,
+        origin,
+        path,
+        spoken.key_header or ("api-key" if azure else None),
+        unquote(deployment[1]) if deployment else None,
+    )
