@@ -207,7 +207,9 @@ class _Play:
         each = [self._capacity(search) for search in self._searches.values()]
         ends = {index for one in each for trial in one.trials if trial.load in one.bracket for index in trial.levels}
         rests_on = [self._levels[index] for index in sorted(ends)]
-        said = [text for level in rests_on for text in caveats(level, begun.conditions.prompts_sized)]
+        said = [
+            text for level in rests_on for text in caveats(level, begun.conditions.prompts_sized, self._sitting.alerts)
+        ]
         first = [one for one in each if one.tier == each[0].tier]
         best = max(first, key=lambda one: -math.inf if one.bracket[0] is None else one.bracket[0])
         return msgspec.structs.replace(

@@ -1,6 +1,13 @@
 """What a reader of a level's figures should know, short of making them invalid. Pure."""
 
-from loadtest.result import LevelResult, TokenLengths, Workload
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadtest.alert import PERCENTILES, Alert, Figure
+from loadtest.result import LevelResult, Metric, TokenLengths, Workload
+from loadtest.slo import TIMES, Unit
 
 # docs/metrics.md, "When the client was the limit": CPU share only warns.
 CPU_SHARE = 0.90
@@ -17,10 +24,15 @@ STOOD_STILL = 0.05
 STOOD_STILL_MS = 250.0
 
 
-def caveats(level: LevelResult, prompts_sized: str | None = None) -> list[str]:
+_HOLDS: dict[str, Callable[[float, float], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def caveats(level: LevelResult, prompts_sized: str | None = None, alerts: Sequence[Alert] = ()) -> list[str]:
     """The caveats of one level, each naming it; none of a level that never started.
 
-    ``prompts_sized`` is the result's: how prompts got their lengths.
+    ``prompts_sized`` is the result's: how prompts got their lengths. ``alerts`` are what the user wants to be told.
     """
     if level.status == "not_reached":
         return []
@@ -30,6 +42,7 @@ def caveats(level: LevelResult, prompts_sized: str | None = None) -> list[str]:
     said += [*_client(level), *_lengths(level.workload, prompts_sized)]
     said += [f"{part.name}: {text}" for part in level.workloads for text in _lengths(part.workload, prompts_sized)]
     said += [*_cache(level.workload), *_stream(level), *_beside(level)]
+    said += [text for alert in alerts if alert.is_of(level.name) and (text := _alerted(level, alert))]
     return [f"{level.name}: {text}" for text in said]
 
 
@@ -134,3 +147,57 @@ def _beside(level: LevelResult) -> list[str]:
 def _ok(level: LevelResult) -> int:
     """Requests of the window that ended ok."""
     return level.latency.e2e_ms.ok.n + level.latency.e2e_ms.excluded
+
+
+# What the user asked to be told -------------------------------------------------------------------------------
+
+
+def _alerted(level: LevelResult, alert: Alert) -> str:
+    """What is to be said by it; nothing where it does not hold."""
+    left, right = (_value(level, side) for side in (alert.left, alert.right))
+    if left is None or right is None:
+        missing = alert.left if left is None else alert.right
+        return f"warn {alert.text}: nothing to tell it by, as {missing} was not measured"
+    if not _HOLDS[alert.op](left, right):
+        return ""
+    unit = alert.left.measure.unit
+    against = f", and {alert.right} is {_in_words(right, unit)}" if isinstance(alert.right, Figure) else ""
+    return f"warn {alert.text}: {alert.left} is {_in_words(left, unit)}{against}"
+
+
+def _value(level: LevelResult, of: Figure | float) -> float | None:
+    """What it was, failures inside; infinite where it falls among them, and None where it was not measured."""
+    if not isinstance(of, Figure):
+        return of
+    metric = of.measure.metric
+    value: float | None
+    if metric in TIMES:
+        value = _time(getattr(level.latency, f"{metric}_ms"), of.measure.quantile)
+    elif metric == "error_rate":
+        due = level.latency.e2e_ms.due
+        value = due.failed / level.counts.in_window if due and level.counts.in_window else None
+    elif metric == "goodput":
+        value = level.goodput.share_of_scheduled if level.goodput else None
+    elif metric == "requests_per_s":
+        value = level.rates.completed_per_s
+    else:
+        value = getattr(level.throughput, metric)
+    return None if value is None else of.factor * value
+
+
+def _time(metric: Metric, quantile: float | None) -> float | None:
+    failed = metric.due.failed if metric.due else 0
+    if quantile is None:
+        return math.inf if failed else metric.ok.mean
+    name = PERCENTILES[quantile]
+    if metric.due and name in metric.due.unbounded:
+        return math.inf
+    value: float | None = getattr(metric.met, name)
+    return value
+
+
+def _in_words(value: float, unit: Unit) -> str:
+    if math.isinf(value):
+        return "without end, as requests failed"
+    rounded = float(f"{value * 100 if unit == 'share' else value:.3g}")
+    return f"{rounded:,.15g}" + {"ms": " ms", "share": "%", "per_s": " per s"}[unit]

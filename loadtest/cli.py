@@ -517,7 +517,7 @@ def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
         origin = max(parameter.opts, key=len) if by_flag else str(parameter.envvar)
         if name == "no_stream":
             found["stream"] = Override("false" if value else "true", origin)
-        elif name == "slo":
+        elif name in ("slo", "warn"):
             found[name] = Override("\n".join(value), origin)
         else:
             found[name] = Override(str(value), origin)

@@ -78,6 +78,13 @@ _ASKED = (
         "nothing. As a variable with ; between them.",
     ),
     option(
+        "--warn",
+        multiple=True,
+        type=_Listed(),
+        metavar="EXPRESSION",
+        help="What to warn of without failing the run, such as 'p99(ttft) > 3 * p50(ttft)'; repeatable, as --slo.",
+    ),
+    option(
         "--workers",
         type=click.IntRange(1, 256),
         metavar="N",

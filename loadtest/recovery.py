@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest import plan, scenario
+from loadtest import alert, plan, scenario
 from loadtest.caveats import caveats
 from loadtest.columns import prompts
 from loadtest.judgement import Played, judge
@@ -38,6 +38,7 @@ def recovered(folder: Path) -> Result:
         by_level[record.level].append(record)
     asked = scenario.load(str(folder / RESOLVED), {}, played=True).scenario
     levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]
+    alerts = [alert.parse(text) for text in asked.warn]
     found: dict[int, LevelResult] = {}
     sent: set[int] = set()
     for index in sorted(by_level):
@@ -52,7 +53,7 @@ def recovered(folder: Path) -> Result:
         levels=every,
         repeats=repeats(every),
         verdict=overall(every, complete=False),
-        warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized))],
+        warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized, alerts))],
     )
 
 

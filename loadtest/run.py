@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.alert import Alert
 from loadtest.caveats import caveats
 from loadtest.errors import EXIT_INTERRUPTED, Aborted, LoadtestError, TargetError, worst_exit_code
 from loadtest.level import Level
@@ -40,7 +41,7 @@ def run(options: Options, progress: Progress) -> Outcome:
         extensions: list[LevelResult] = []
 
         def so_far() -> Result:
-            return _so_far(result, played, extensions, levels, sitting.slos)
+            return _so_far(result, played, extensions, levels, sitting.slos, sitting.alerts)
 
         write(so_far(), folder)  # what is killed from here on can be recovered
         error: LoadtestError | None = None
@@ -88,9 +89,10 @@ def run(options: Options, progress: Progress) -> Outcome:
 
 def _so_far(
     result: Result, played: Sequence[LevelResult], extensions: Sequence[LevelResult], levels: Sequence[Level],
-    slos: Sequence[Slo],
+    slos: Sequence[Slo], alerts: Sequence[Alert],
 ) -> Result:  # fmt: skip
-    found = [text for level in (*played, *extensions) for text in caveats(level, result.conditions.prompts_sized)]
+    sized = result.conditions.prompts_sized
+    found = [text for level in (*played, *extensions) for text in caveats(level, sized, alerts)]
     missing = [unjudged(not_reached(level), slos) for level in levels[len(played) :]]
     every = [*played, *missing, *extensions]
     return msgspec.structs.replace(

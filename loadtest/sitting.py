@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from loadtest import __version__, abort, calibration, host, plan, scenario, slo
+from loadtest import __version__, abort, alert, calibration, host, plan, scenario, slo
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
@@ -32,7 +32,7 @@ from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
-from loadtest.verdict import OnInconclusive, refusals
+from loadtest.verdict import OnInconclusive, refusals, some
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import basic, parse, user_of
 from loadtest.wire.proxy import Proxy, proxy_for
@@ -87,8 +87,9 @@ class Playing(NamedTuple):
 class Sitting:
     """A target and the workers that play levels against it, one after the other, into one folder.
 
-    ``levels`` are those of the scenario, ``slos`` what they have to keep to, and ``begun`` is the result as far as it
-    was known before the first request. ``looks``: at how many points a level may get its verdict, of ``alpha``.
+    ``levels`` are those of the scenario, ``slos`` what they have to keep to, ``alerts`` what is to be remarked of them,
+    and ``begun`` is the result as far as it was known before the first request. ``looks``: at how many points a level
+    may get its verdict, of ``alpha``.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Sitting:
     ) -> None:  # fmt: skip
         self.levels = levels
         self.slos = slos
+        self.alerts = [alert.parse(text) for text in asked.warn]
         self._looks = looks
         self._alpha = alpha
         self.folder = folder
@@ -294,10 +296,14 @@ def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
     """What the levels have to keep to.
 
     Raises:
-        UsageError: no run of them could tell whether they do.
+        UsageError: no run of them could tell whether they do, or what is to be remarked of them.
     """
     slos = [slo.parse(text) for text in asked.slo]
-    if found := refusals(slos, levels, asked.endpoint, stream=asked.stream):
+    found = refusals(slos, levels, asked.endpoint, stream=asked.stream)
+    for each in map(alert.parse, asked.warn):
+        if not any(each.is_of(level.name) for level in levels):
+            found.append(f"warn {each.text}: no level has that name; they are {some(level.name for level in levels)}")
+    if found:
         raise UsageError("\n  ".join(found))
     return slos
 

@@ -78,6 +78,21 @@ class Scope(msgspec.Struct, frozen=True):
         return ", ".join(f"{key}={_quoted(str(value))}" for key, value in given if value is not None)
 
 
+class Measure(NamedTuple):
+    """A figure by which a level is judged: a percentile (``quantile``) or mean (None) of a time, or a metric itself."""
+
+    text: str
+    metric: str
+    quantile: float | None
+    scope: Scope
+    limits: tuple[Limit, ...]
+
+    @property
+    def unit(self) -> Unit:
+        """What it is measured in."""
+        return _unit(self.metric)
+
+
 class Slo(msgspec.Struct, frozen=True):
     """One objective. ``limit`` is in ms, a share from 0 to 1, or per second, as ``unit`` says.
 
@@ -96,7 +111,7 @@ class Slo(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> Unit:
         """What ``limit`` and the value beside it are measured in."""
-        return "ms" if self.metric in TIMES else "share" if self.metric in SHARES else "per_s"
+        return _unit(self.metric)
 
 
 def parse(text: str) -> Slo:
@@ -108,31 +123,47 @@ def parse(text: str) -> Slo:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"expected METRIC OP LIMIT, {_EXAMPLES}")
-    name, op, value = match["name"], cast(Op, match["op"]), match["value"].strip()
-    inside = _Inside.read(match["inside"] or "")
+    op, value = cast(Op, match["op"]), match["value"].strip()
+    measured = measure(match["name"], match["inside"] or "", f" {op} {value}")
+    _direction(measured.metric, op, value)
+    return Slo(
+        text=f"{measured.text} {op} {value}",
+        metric=measured.metric,
+        quantile=measured.quantile,
+        op=op,
+        limit=_value(measured.metric, op, value),
+        scope=measured.scope,
+        limits=measured.limits,
+    )
+
+
+def measure(name: str, inside: str, rest: str = "") -> Measure:
+    """Read what stands before the operator: a name, and what is between the brackets behind it.
+
+    ``rest`` is what follows, for the words of an error.
+
+    Raises:
+        ValueError: an unknown metric (with the nearest and the list), or one that is said in another way.
+    """
+    found = _Inside.read(inside)
     if (statistic := _statistic(name)) is not None:
-        metric, quantile = _time_of(name, inside.metrics), statistic.quantile
+        metric, quantile = _time_of(name, found.metrics), statistic.quantile
     else:
         metric, quantile = _metric(name), None
         if metric in TIMES:
-            raise ValueError(
-                f"{metric} is a time of each request: say which of them, such as p99({metric}) {op} {value}"
-            )
-        if inside.metrics:
-            raise ValueError(f"{metric} takes no {inside.metrics[0]!r} between its brackets")
-    if inside.limits and metric != "goodput":
+            raise ValueError(f"{metric} is a time of each request: say which of them, such as p99({metric}){rest}")
+        if found.metrics:
+            raise ValueError(f"{metric} takes no {found.metrics[0]!r} between its brackets")
+    if found.limits and metric != "goodput":
         raise ValueError("limits of single requests go with goodput: goodput(ttft < 300ms) >= 99%")
-    _direction(metric, op, value)
-    arguments = [metric] if statistic else [f"{limit.metric} {limit.op} {said}" for limit, said in inside.limits]
-    within = ", ".join(filter(None, [*arguments, str(inside.scope)]))
-    return Slo(
-        text=f"{name.lower()}{f'({within})' if within else ''} {op} {value}",
-        metric=metric,
-        quantile=quantile,
-        op=op,
-        limit=_value(metric, op, value),
-        scope=inside.scope,
-        limits=tuple(limit for limit, _ in inside.limits),
+    arguments = [metric] if statistic else [f"{limit.metric} {limit.op} {said}" for limit, said in found.limits]
+    within = ", ".join(filter(None, [*arguments, str(found.scope)]))
+    return Measure(
+        f"{name.lower()}{f'({within})' if within else ''}",
+        metric,
+        quantile,
+        found.scope,
+        tuple(limit for limit, _ in found.limits),
     )
 
 
@@ -261,14 +292,30 @@ def _direction(metric: str, op: Op, value: str) -> None:
 
 
 def _value(metric: str, op: Op, text: str) -> float:
+    """A limit that some run could prove."""
+    found = quantity(metric, text)
+    if metric in TIMES and not found:
+        raise ValueError(f"{metric} {op} {text} can never be")
+    if metric in SHARES and found in (0, 1):
+        sure, nearly = (0, "0.1%") if metric == "error_rate" else (1, "99.9%")
+        if found == sure:
+            raise ValueError(f"{metric} {op} {text}: no number of requests proves it; write for example {nearly}")
+        mend = f"1%, if you mean that, or {nearly}" if text == "1" else nearly
+        raise ValueError(f"{metric} {op} {text} says nothing: write {mend}")
+    return found
+
+
+def quantity(metric: str, text: str) -> float:
+    """What stands behind the operator, in the unit of ``metric``: ms, a share from 0 to 1, or per second.
+
+    Raises:
+        ValueError: it is none.
+    """
     if metric in TIMES:
         try:
-            found = round(duration(text) * 1000, 3)
+            return round(duration(text) * 1000, 3)
         except ValueError:
             raise ValueError(f"{metric}: expected a time with its unit, such as 300ms or 8s, got {text!r}") from None
-        if not found:
-            raise ValueError(f"{metric} {op} {text} can never be")
-        return found
     match = re.fullmatch(rf"({_NUMBER})\s*(%?)", text, re.ASCII)
     if match is None or (match[2] and metric in RATES):
         form = "99% or 0.99" if metric in SHARES else "2000"
@@ -278,13 +325,11 @@ def _value(metric: str, op: Op, text: str) -> float:
     share = round(float(match[1]) / (100 if match[2] else 1), 9)
     if share > 1:
         raise ValueError(f"{metric}: a share is at most 100%: write {match[1]}%, or a fraction such as 0.99")
-    if share in (0, 1):
-        sure, nearly = (0, "0.1%") if metric == "error_rate" else (1, "99.9%")
-        if share == sure:
-            raise ValueError(f"{metric} {op} {text}: no number of requests proves it; write for example {nearly}")
-        mend = f"1%, if you mean that, or {nearly}" if text == "1" else nearly
-        raise ValueError(f"{metric} {op} {text} says nothing: write {mend}")
     return share
+
+
+def _unit(metric: str) -> Unit:
+    return "ms" if metric in TIMES else "share" if metric in SHARES else "per_s"
 
 
 def _quoted(value: str) -> str:

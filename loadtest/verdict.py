@@ -35,15 +35,15 @@ def _refusals(slo: Slo, slos: Sequence[Slo], levels: Sequence[Level], endpoint: 
             yield f"{metric}: {endpoint} answers with tokens and not with samples; take requests_per_s"
     meant = [level for level in levels if slo.scope.is_of(level.name)]
     if not meant:
-        yield f"no level has that name; they are {_some(level.name for level in levels)}"
+        yield f"no level has that name; they are {some(level.name for level in levels)}"
     elif slo.scope.workload is not None:
         names = [workload.name for level in meant for workload in level.workloads]
         if slo.scope.workload not in names:
-            yield f"no workload has that name; they are {_some(names)}"
+            yield f"no workload has that name; they are {some(names)}"
     if meant and slo.scope.model is not None:
         asked = {level.model for level in meant} | {m.name for lv in meant for w in lv.workloads for m in w.models}
         if slo.scope.model not in asked:
-            yield f"no level asks that model by name; they ask {_some(filter(None, asked)) or 'the one that is listed'}"
+            yield f"no level asks that model by name; they ask {some(filter(None, asked)) or 'the one that is listed'}"
     if meant and slo.scope.turn is not None:
         if not any(level.of_sessions or level.load.kind == "trace" for level in meant):
             yield "there are no turns: the scenario has no conversation"
@@ -57,7 +57,8 @@ def _most_turns(levels: Iterable[Level]) -> int | None:
     return max((each.high for each in turns if each), default=None) if all(turns) else None
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
+    """The first five of them."""
     first, *others = [*dict.fromkeys(names)] or [""]
     return ", ".join([first, *others[:4]]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
 

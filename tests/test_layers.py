@@ -65,13 +65,14 @@ FLOORS = [
         "host",
         "whole",
         "histogram",
+        "alert",
     },
 ]
 PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "search", "statement", "histogram", "glance",
+    "search", "statement", "histogram", "glance", "alert",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

@@ -90,6 +90,7 @@ class _Builder:
             ),
             probe=self._probe(),
             slo=tuple(one("slo") or ()),
+            warn=tuple(one("warn") or ()),
         )
         return scenario, self._sources
 

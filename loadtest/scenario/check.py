@@ -47,7 +47,7 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     if error["type"] == "extra_forbidden":
         return Fault(document.keys[at], dotted(at), _unknown(at))
     place = place_of(document.values, at)
-    if (isinstance(at[-1], int) and (len(at) > 2 or at[0] in ("model", "slo"))) or error["type"] == "missing":
+    if (isinstance(at[-1], int) and (len(at) > 2 or at[0] in ("model", "slo", "warn"))) or error["type"] == "missing":
         at = at[:-1]  # the place of an item says which it is; what is missing has none
     return Fault(place, dotted(at) if place.line else "", _expected(error))
 

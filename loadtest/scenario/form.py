@@ -24,8 +24,10 @@ from loadtest.scenario.kinds import (
     LocalFile,
     LocalPath,
     Objective,
+    OneOrMore,
     PerSecond,
     PositiveDuration,
+    Remark,
     ServerCount,
     Share,
     Size,
@@ -519,6 +521,12 @@ class File(Section):
         description="What every level has to keep to, for a verdict and an exit code: METRIC OP LIMIT, of a percentile "
         "or mean of a time, error_rate, goodput, or something per second. Not given: there is no verdict.",
         examples=[["p99(ttft) < 300ms", "error_rate < 0.1%"], ["goodput(ttft < 300ms, tpot < 40ms) >= 99%"]],
+    )
+    warn: Annotated[list[Remark], Field(min_length=1, max_length=MAX_SLOS), OneOrMore()] | None = Field(
+        None,
+        description="What the result is to warn of, of any level, without failing the run: FIGURE OP FIGURE or FIGURE "
+        "OP LIMIT, the figures being those of slo and perhaps a number of times it. One, or a list.",
+        examples=["p99(ttft) > 3 * p50(ttft)", ["error_rate > 0.5%", "p99(itl) > 5 * p50(itl)"]],
     )
 
 

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from loadtest import abort, slo
+from loadtest import abort, alert, slo
 from loadtest.duration import PATTERN, duration, durations
 from loadtest.endpoints.catalog import kinds
 from loadtest.workload.distribution import Distribution
@@ -117,6 +117,17 @@ def objective(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("expected an expression such as p99(ttft) < 300ms")
     return slo.parse(value).text
+
+
+def remark(value: object) -> str:
+    """An expression of ``alert``, as it is written there.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError("expected an expression such as p99(ttft) > 3 * p50(ttft)")
+    return alert.parse(value).text
 
 
 def local_path(value: object, info: ValidationInfo[Path | None]) -> str:
@@ -222,7 +233,7 @@ def _infinite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-class _OneOrMore:
+class OneOrMore:
     """One value, or a list of them: an axis of the matrix."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -235,7 +246,7 @@ class _OneOrMore:
 
 
 Item = TypeVar("Item")
-Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), _OneOrMore()]
+Axis = Annotated[list[Item], Field(min_length=1, max_length=MAX_LEVELS_PER_AXIS), OneOrMore()]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 # What the bundled server takes for --kv-slots, --max-batch-size and --threads.
 ServerCount = Annotated[int, Field(ge=1, le=1024)]
@@ -257,6 +268,7 @@ _LENGTH_SCHEMA = {
 }
 Length = Annotated[Tokens, PlainValidator(length), WithJsonSchema(_LENGTH_SCHEMA)]
 Objective = Annotated[str, PlainValidator(objective), WithJsonSchema({"type": "string"})]
+Remark = Annotated[str, PlainValidator(remark), WithJsonSchema({"type": "string"})]
 AbortRule = Annotated[str, PlainValidator(abort_on), WithJsonSchema({"type": "string"})]
 # no control characters: these texts are printed on terminals and stored in results
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x09\x0b-\x1f\x7f-\x9f]*$")]

@@ -64,7 +64,7 @@ class Scenario(msgspec.Struct, frozen=True):
     a block are combined as ``combine`` says, and all levels played ``repeat`` times with a pause of ``cooldown_s``
     before each but the first. ``tokenizer`` is a local path; of None, tokens are counted as the target does. Paths are
     absolute. A ``locked`` scenario is played as it is, or its result says why it cannot be compared. ``slo`` are the
-    texts of expressions that ``slo.parse`` reads.
+    texts of expressions that ``slo.parse`` reads, ``warn`` of those that ``alert.parse`` does.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Scenario(msgspec.Struct, frozen=True):
     server: ServerSettings
     probe: Probe | None = None
     slo: tuple[str, ...] = ()
+    warn: tuple[str, ...] = ()
 
     @property
     def model(self) -> str | None:
@@ -115,8 +116,9 @@ class Resolved(msgspec.Struct, frozen=True):
     ``sources`` maps the dotted key of the file format (``load.concurrency``, ``levels.0.scheduler``) to
     ``default``, ``file.yaml:12`` or the flag or variable. ``text`` is the complete scenario as YAML: it loads
     back to an equal ``scenario``. ``sha256`` is a digest of what is asked, whoever asked it: not of the name, the
-    question, the seed, the folders of files, or what the figures are held against (``slo``). ``not_comparable`` are
-    reasons why a result of it is like no other's: it was scaled, or it is locked and was changed.
+    question, the seed, the folders of files, or what the figures are held against (``slo``, ``warn``).
+    ``not_comparable`` are reasons why a result of it is like no other's: it was scaled, or it is locked and was
+    changed.
     """
 
     scenario: Scenario

@@ -47,6 +47,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "seed": ("seed",),
     "abort_on": ("abort_on",),
     "slo": ("slo",),
+    "warn": ("warn",),
     "timeout": ("timeouts", "total"),
     "connect_timeout": ("timeouts", "connect"),
     "stall_timeout": ("timeouts", "stall"),
@@ -95,8 +96,8 @@ def resolve(source: str | None, overrides: dict[str, Override], *, played: bool)
         scenario = scaled(scenario, factor)
         reasons.append(f"played in the small ({scale.origin} {scale.value})")
     if scenario.locked:
-        # An SLO changes what the figures are held against, and none of them.
-        changes = [override.origin for flag, override in overrides.items() if flag not in alone | {"slo"}]
+        # An SLO or a warning changes what the figures are held against, and none of them.
+        changes = [override.origin for flag, override in overrides.items() if flag not in alone | {"slo", "warn"}]
         reasons += [f"the scenario is locked, and {origin} changed it" for origin in dict.fromkeys(changes)]
     text = write(scenario, sources, f"{scale.origin} {scale.value}" if scale else None)
     return Resolved(scenario, sources, text, _digest(scenario), reasons)
@@ -186,7 +187,7 @@ def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
 
 def _typed(flag: str, text: str) -> Any:
     """The text of a flag as the file would give it."""
-    if flag == "slo":  # one a line; an empty one takes those of the file away
+    if flag in ("slo", "warn"):  # one a line; an empty one takes those of the file away
         return [line.strip() for line in text.split("\n") if line.strip()] or None
     if flag == "tokenizer":
         return os.path.abspath(text)
@@ -225,7 +226,7 @@ def _axis_lengths(block: Block) -> list[int]:
 
 def _digest(scenario: Scenario) -> str:
     """See ``Resolved.sha256``."""
-    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None, slo=())
+    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None, slo=(), warn=())
     return hashlib.sha256(msgspec.json.encode(_named(msgspec.to_builtins(anonymous)))).hexdigest()
 
 

@@ -98,9 +98,7 @@ def test_at_a_terminal_q_drains_and_the_terminal_is_as_it_was(
     assert "Traceback" not in seen.text
 
 
-def test_a_second_ctrl_c_leaves_the_terminal_as_it_was(
-    at_terminal: Callable[..., Seen], tiny: str
-) -> None:
+def test_a_second_ctrl_c_leaves_the_terminal_as_it_was(at_terminal: Callable[..., Seen], tiny: str) -> None:
     seen = at_terminal(tiny, *SHORT, "-d", "60s")
     seen.until("TTFT p50")
     seen.type("\x03")

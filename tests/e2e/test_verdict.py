@@ -195,3 +195,14 @@ def test_a_killed_run_is_judged_from_its_journal_and_no_pass(
     done = loadtest("report", "out")
     assert done.returncode == 0, done.stderr
     assert "FAIL · 1 FAIL, 1 INCONCLUSIVE" in done.stdout
+
+
+def test_a_warning_of_the_users_is_shown_and_fails_nothing(play: Command, known: str, tmp_path: Path) -> None:
+    done = play(known, *SHORT, "-n", "40", "--warn", "p50(ttft) > 1ms", "--warn", "p50(ttft) > 100 * p50(e2e)")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: c=4: warn p50(ttft) > 1ms: p50(ttft) is " in done.stdout
+    (said,) = [text for text in the_result(tmp_path / "out")["warnings"] if "warn" in text]
+    assert said.startswith("c=4: warn p50(ttft) > 1ms: ")
+    done = play(known, *SHORT, "-n", "40", "--warn", "p50(ttft, level='c=5') > 1ms")
+    assert done.returncode == 2
+    assert "no level has that name; they are c=4" in done.stderr
