@@ -49,10 +49,10 @@ def _run(folder: Path) -> Run:
     if (folder / JOURNAL).exists():
         for record in read(folder / JOURNAL)[0]:
             records[record.level].append(record)
-    return Run(str(folder), result, records, _values(folder / RESOLVED))
+    return Run(str(folder), result, records, values(folder / RESOLVED))
 
 
-def _values(path: Path) -> dict[str, str]:
+def values(path: Path) -> dict[str, str]:
     """The values of the scenario by their dotted keys; empty where they cannot be read, for only words are lost."""
     try:
         document = yaml.safe_load(path.read_text("utf-8"))

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,7 +52,7 @@ def main() -> None:
     loadtest capacity http://staging:8000 --slo …    the highest load that keeps the SLOs
     loadtest plan -s chat                            what that would send, without sending it
     loadtest compare results/before results/after    whether it got worse
-    loadtest report results/quickstart-…             the table of an earlier run
+    loadtest report results/quickstart-…             the table of an earlier run, its page, its charts
     """
 
 
@@ -112,6 +112,7 @@ def run(
             outcome = play(options, progress)
         notes = _tell(pipeline, outcome.result, outcome.folder)
         _print(outcome.result, outcome.folder, json_to, live_json)
+        _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         for note in notes:
@@ -183,6 +184,7 @@ def capacity(
         with _watched(quiet, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
         _print(outcome.result, outcome.folder, json_to, live_json)
+        _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)
@@ -312,22 +314,42 @@ def schema(of: str) -> None:
         click.echo(json.dumps((scenario if of == "scenario" else result).schema(), indent=2, ensure_ascii=False))
 
 
-@main.command(short_help="Print the table of an earlier run again.")
-@click.argument("folder", type=click.Path(path_type=Path))
+@main.command(short_help="Print the table of an earlier run again, or draw it.")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(path_type=Path))
 @option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
+@click.option(
+    "--html", is_flag=False, flag_value="", metavar="[FILE]", help="Write the page; without FILE, into DIR again."
+)
+@click.option("--png", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw each chart there.")
+@click.option("--svg", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The same, to any size.")
 @pipeline_flags
-def report(folder: Path, json_to: str | None, junit: Path | None, markdown: Path | None) -> None:
-    """Print the table of a result folder, also of a run that was interrupted or killed.
+def report(
+    folders: tuple[Path, ...], json_to: str | None, html: str | None, png: Path | None, svg: Path | None,
+    junit: Path | None, markdown: Path | None,
+) -> None:  # fmt: skip
+    """Print the table of a result folder, also of a run that was interrupted or killed; or write its page and charts.
+
+    Of several folders it is one page that lays them over each other, report.html here if no FILE is named; what their
+    conditions differ in stands first. Whether one is worse than another is what compare tells.
 
     \b
     loadtest report results/quickstart-20260101T120000Z
     loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
-    loadtest report results/before --markdown comment.md
+    loadtest report results/before --html before.html --png charts
+    loadtest report results/before results/after --html both.html
     """
     with _exits():
-        from loadtest.pipeline import Pipeline
         from loadtest.recovery import recovered
 
+        if html is not None or png or svg or len(folders) > 1:
+            _draw(folders, Path(html) if html else None, png, svg, page=html is not None or not (png or svg))
+        if len(folders) > 1:
+            if json_to or junit or markdown:
+                raise click.UsageError("--json, --junit and --markdown are of one run; name one, or see compare")
+            return
+        from loadtest.pipeline import Pipeline
+
+        folder = folders[0]
         result = recovered(folder)
         notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
         _print(result, folder, json_to)
@@ -458,12 +480,16 @@ def _played_in_turn(
     output: Path | None, progress: "Progress",
 ) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """The folders of both sides, played now."""
+    from loadtest.result import load
     from loadtest.turns import in_turn
 
     if len(base) != 1 or len(candidate) != 1:
         raise click.UsageError("--run takes two URLs, that of the base and that of the candidate")
     options = _options(ctx, flags, url=base[0], source=flags.pop("source"), output=output)
-    return in_turn(options, candidate[0], rounds, progress)
+    folders = in_turn(options, candidate[0], rounds, progress)
+    for folder in (*folders[0], *folders[1]):
+        _keep_page(load(folder), folder)
+    return folders
 
 
 def _only_with_run(ctx: click.Context) -> None:
@@ -562,6 +588,31 @@ def _watched(quiet: bool, json_to: str | None, live_json: str | None, prometheus
     feeds += [] if prometheus is None else [Exposition(prometheus)]
     with contextlib.closing(Progress(sys.stderr, quiet=quiet, feeds=feeds, keys=True)) as progress:
         yield progress
+
+
+def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path | None, *, page: bool) -> None:
+    """Write what was asked for of one run or of several over each other, and say where on stderr."""
+    from loadtest.page import pictures, read, write
+
+    runs = read(folders)
+    if page:
+        click.echo(f"page: {write(runs, to)}", err=True)
+    if png is not None:
+        for path in pictures(runs, png, "png"):
+            click.echo(f"chart: {path}", err=True)
+    if svg is not None:
+        for path in pictures(runs, svg, "svg"):
+            click.echo(f"chart: {path}", err=True)
+
+
+def _keep_page(result: "Result", folder: Path) -> None:
+    """Leave report.html beside the result. The figures are safe without it, so the run does not fail by it."""
+    from loadtest.page import of, write
+
+    try:
+        write([of(result, folder)])
+    except ResultError as error:
+        click.echo(f"warning: there is no page: {error}", err=True)
 
 
 def _print(result: "Result", folder: Path, json_to: str | None, live_json: str | None = None) -> None:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
     {"cli", "__main__", "flags"},
+    {"page"},
     {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},
     {"run", "calibrate", "capacity"},

@@ -34,10 +34,10 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
         again = f": loadtest capacity --resume {folder}" if folder else ""
         page.paragraphs([f"The search {what}; it can go on{again}"], style="yellow")
     outcome = result.verdict.outcome
-    page.paragraphs([plain(_said(one)) for one in searches], style=STYLES[outcome] if outcome else "", hanging=2)
+    page.paragraphs([plain(said(one)) for one in searches], style=STYLES[outcome] if outcome else "", hanging=2)
     if loads := sorted({trial.load for one in searches for trial in one.trials}):
-        page.table(_matrix(searches, loads), [])
-        page.paragraphs([_key(searches)], style="dim")
+        page.table(matrix(searches, loads), [])
+        page.paragraphs([key(searches)], style="dim")
     ends = _ends(searches, result.levels)
     shown = page.table(level_columns(ends), []) if ends else []
     page.paragraphs(footnotes(shown), style="dim")
@@ -48,12 +48,13 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     return page.text()
 
 
-def _said(one: Capacity) -> str:
+def said(one: Capacity) -> str:
+    """The statement of a search, with its name where there are several."""
     name = " ".join(filter(None, (one.setting, one.tier)))
     return f"{name}: {one.statement}" if name else one.statement
 
 
-def _matrix(searches: Sequence[Capacity], loads: Sequence[float]) -> list[Column]:
+def matrix(searches: Sequence[Capacity], loads: Sequence[float]) -> list[Column]:
     """A row for each load that was tried, a column for each search."""
     unit = "requests/s" if searches[0].axis == "rate" else "in flight"
     rows = [Column(f"load\n{unit}", [f"{load:g}" for load in loads], "setup")]
@@ -80,10 +81,11 @@ def _look(own: Sequence[Trial]) -> str:
     return "?" if near is None else "within" if near <= 1 else "beyond"
 
 
-def _key(searches: Sequence[Capacity]) -> str:
-    key = f"n/m: n of m trials passed; {FRONTIER} the highest load at which each of enough did."
+def key(searches: Sequence[Capacity]) -> str:
+    """What the cells of ``matrix`` mean."""
+    words = f"n/m: n of m trials passed; {FRONTIER} the highest load at which each of enough did."
     looked = any(not trial.resolved and trial.outcome != "INVALID" for one in searches for trial in one.trials)
-    return f"{key} within, beyond: a look too short to prove it." if looked else key
+    return f"{words} within, beyond: a look too short to prove it." if looked else words
 
 
 def _ends(searches: Sequence[Capacity], levels: Sequence[LevelResult]) -> list[LevelResult]:

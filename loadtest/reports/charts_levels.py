@@ -1,0 +1,259 @@
+"""Charts of the figures of levels: what each load got done, how long it took, and what passed. Pure."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from loadtest.reports.charts import OUTCOMES, ROWS, Absent, Chart, chart, color, number, scale
+from loadtest.reports.charts_requests import Drawn
+from loadtest.reports.figures import figure, percentile_value
+from loadtest.result import Capacity, LevelResult
+from loadtest.slo import parse
+from loadtest.stats import PERCENTILES
+
+# More points than this cannot have their name beside them.
+_MOST_NAMED = 24
+Fields = dict[str, Any]
+_WORDS = {"ttft": "TTFT", "e2e": "E2E"}
+
+
+class Lead(NamedTuple):
+    """The time that charts show, and its percentile: those of the SLO if there is one on it."""
+
+    time: str
+    percentile: str
+    limits: tuple[tuple[str, float], ...]
+
+    @property
+    def word(self) -> str:
+        """The time as reports call it."""
+        return _WORDS[self.time]
+
+    @property
+    def title(self) -> str:
+        """The percentile with its unit."""
+        return f"{self.word} {self.percentile.replace('p999', 'p99.9')}, ms"
+
+    def of(self, level: LevelResult) -> float | None:
+        """The figure of a level: infinite among its failures, None where it was not measured."""
+        return percentile_value(getattr(level.latency, f"{self.time}_ms"), self.percentile)
+
+
+def lead(levels: Sequence[Drawn]) -> Lead:
+    """TTFT or, where nothing was streamed, E2E; with the limits that SLOs set on it."""
+    streamed = any(level.figures.latency.ttft_ms.ok.n for level in levels)
+    time = "ttft" if streamed or not any(level.figures.latency.e2e_ms.ok.n for level in levels) else "e2e"
+    names = {float(quantile): name for name, quantile in PERCENTILES.items()}
+    slos = [parse(text) for text in dict.fromkeys(slo.expression for level in levels for slo in level.figures.slo)]
+    own = [slo for slo in slos if slo.metric == time and slo.quantile in names and not slo.scope.of_some]
+    if not own:
+        return Lead(time, "p99", ())
+    first = names[own[0].quantile or 0.0]
+    return Lead(time, first, tuple((slo.text, slo.limit) for slo in own if names[slo.quantile or 0.0] == first))
+
+
+def output(levels: Sequence[Drawn]) -> tuple[str, list[float | None]]:
+    """What the levels got done per second, with its name: output tokens where they are known, else requests."""
+    if any(level.figures.throughput.output_tokens_per_s is not None for level in levels):
+        return "output tok/s", [level.figures.throughput.output_tokens_per_s for level in levels]
+    return "requests/s", [level.figures.rates.completed_per_s for level in levels]
+
+
+def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
+    """Latency against throughput, a point for each level, with the limits and the frontier of the best."""
+    title = "Latency against throughput"
+    what, done = output(levels)
+    series = _series(levels)
+    rows: list[Fields] = [
+        {
+            "series": series[place],
+            "level": level.name,
+            "load": str(level.figures.load),
+            "size": _size(level.figures),
+            "throughput": number(done[place]),
+            "latency": number(time.of(level.figures)),
+            "state": "client was the limit" if not level.figures.client.valid else level.figures.status,
+        }
+        for place, level in enumerate(levels)
+    ]
+    known = [row for row in rows if row["throughput"] and row["latency"]]
+    if len(known) < 2:
+        return Absent(title, "it takes two levels that have both figures")
+    best = _frontier(known)
+    for row in rows:
+        row["best"] = any(row is one for one in best)
+    names = list(dict.fromkeys(series))
+    base = alt.Chart(ROWS).transform_filter("isValid(datum.throughput) && isValid(datum.latency)")
+    x = alt.X("throughput:Q", title=what, scale=alt.Scale(zero=True))
+    y = alt.Y("latency:Q", title=time.title, scale=scale([row["latency"] for row in known]))
+    layers = [
+        base.transform_filter("datum.best")
+        .mark_line(strokeDash=[2, 3], strokeWidth=5, opacity=0.35, color="currentColor")
+        .encode(x=x, y=y, order="throughput:Q"),
+        base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), order="size:Q"),
+        base.mark_point().encode(
+            x=x,
+            y=y,
+            color=color("series", names),
+            shape=alt.condition("datum.state == 'ok'", alt.value("circle"), alt.value("triangle-up")),
+            tooltip=_tips(("level", "level"), ("throughput", what), ("latency", time.title), ("state", "state")),
+        ),
+    ]
+    if len(known) <= _MOST_NAMED:
+        layers.append(base.mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="load:N"))
+    for text, limit in time.limits:
+        own = alt.Chart(alt.InlineData(values=[{"limit": limit, "slo": text}]))
+        layers.append(own.mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=OUTCOMES["FAIL"]).encode(y="limit:Q"))
+        layers.append(
+            own.mark_text(align="left", x=4, dy=-6).encode(y="limit:Q", text="slo:N", tooltip=_tips(("slo", "SLO")))
+        )
+    without = len(rows) - len(known)
+    about = (
+        f"{len(known)} levels by {what} and {time.title}; the thick dots join those that no other beats in both."
+        + (f" {without} without both figures, or with the percentile among failures, are left out." if without else "")
+        + (" Triangles are levels whose figures are not to be taken as they stand." if _odd(known) else "")
+    )
+    columns = [("series", "series"), ("level", "level"), ("throughput", what), ("latency", time.title),
+               ("state", "state")]  # fmt: skip
+    return chart("latency-throughput", title, about, alt.layer(*layers), rows, columns, height=340)
+
+
+def matrix(levels: Sequence[Drawn], time: Lead) -> list[Chart | Absent]:
+    """Batching by load as heat maps, one of throughput and one of latency."""
+    title = "Batching by load"
+    cells = {
+        (str(level.figures.batching), str(level.figures.load)): level for level in levels if level.figures.batching
+    }
+    if len({batching for batching, _ in cells}) < 2:
+        return [Absent(title, "there is one batching setting")] if cells else []
+    own = list(cells.values())
+    what, done = output(own)
+    return [
+        _heat("matrix-throughput", f"{title}: {what}", own, done, what, "more is better"),
+        _heat("matrix-latency", f"{title}: {time.title}", own, [time.of(level.figures) for level in own], time.title,
+              "less is better"),
+    ]  # fmt: skip
+
+
+def _heat(
+    name: str, title: str, levels: Sequence[Drawn], values: Sequence[float | None], what: str, sense: str
+) -> Chart | Absent:
+    rows = [
+        {
+            "batching": str(level.figures.batching),
+            "load": str(level.figures.load),
+            "value": number(value),
+            "shown": "∞" if value == math.inf else figure(value),
+        }
+        for level, value in zip(levels, values, strict=True)
+    ]
+    known = [row["value"] for row in rows if isinstance(row["value"], float)]
+    if not known:
+        return Absent(title, "no level has this figure")
+    low, high = min(known), max(known)
+    log = low > 0 and high / low > 20
+    base = alt.Chart(ROWS).encode(
+        x=alt.X("load:N", sort=list(dict.fromkeys(row["load"] for row in rows)), title="load",
+                axis=alt.Axis(labelAngle=0, orient="top")),
+        y=alt.Y("batching:N", sort=list(dict.fromkeys(row["batching"] for row in rows)), title=None),
+        tooltip=_tips(("batching", "batching"), ("load", "load"), ("shown", what)),
+    )  # fmt: skip
+    shades = alt.Scale(type="log" if log else "linear", domain=[low, high], range=["#d6e8f7", "#0b4f8a"])
+    middle = math.sqrt(low * high) if log else (low + high) / 2
+    layers = alt.layer(
+        base.mark_rect(stroke="transparent", strokeWidth=2).encode(
+            color=alt.condition(
+                "isValid(datum.value)",
+                alt.Color("value:Q", scale=shades, title=what, legend=None),
+                alt.value("#8a7f7844"),
+            )
+        ),
+        base.mark_text(fontSize=13, fontWeight="bold").encode(
+            text="shown:N",
+            color=alt.condition(
+                f"!isValid(datum.value) || datum.value > {middle!r}", alt.value("#ffffff"), alt.value("#10243a")
+            ),
+        ),
+    )
+    about = f"A cell for each batching and load; {sense}, and darker is the higher figure."
+    columns = [("batching", "batching"), ("load", "load"), ("value", what)]
+    height = 46 * len({row["batching"] for row in rows})
+    return chart(name, title, about, layers, rows, columns, height=height)
+
+
+def trials(searches: Sequence[Capacity]) -> Chart | Absent:
+    """Each trial of a search for capacity: its load, and how near it came to the limit of its worst SLO."""
+    title = "Trials of the search"
+    rows = [
+        {
+            "search": " ".join(filter(None, (one.setting, one.tier))) or "search",
+            "load": trial.load,
+            "nearness": number(trial.nearness),
+            "outcome": trial.outcome if trial.resolved else f"{trial.outcome}, no bound",
+        }
+        for one in searches
+        for trial in one.trials
+    ]
+    if not any(row["nearness"] for row in rows):
+        return Absent(title, "no trial has a figure that its SLOs limit")
+    axis = searches[0].axis
+    what = "requests/s" if axis == "rate" else "requests in flight"
+    names = list(dict.fromkeys(str(row["outcome"]) for row in rows))
+    paint = alt.Scale(domain=names, range=[OUTCOMES[name.partition(",")[0]] for name in names])
+    drawing = alt.layer(
+        alt.Chart(alt.InlineData(values=[{"limit": 1, "slo": "the limit"}]))
+        .mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=OUTCOMES["FAIL"])
+        .encode(y="limit:Q"),
+        alt.Chart(ROWS)
+        .transform_filter("isValid(datum.nearness)")
+        .mark_point(size=80)
+        .encode(
+            x=alt.X("load:Q", title=what, scale=alt.Scale(zero=False, nice=True)),
+            y=alt.Y(
+                "nearness:Q",
+                title="worst SLO: value ÷ limit",
+                scale=scale([row["nearness"] for row in rows], least=1.0),
+            ),
+            color=alt.Color("outcome:N", scale=paint, title=None),
+            shape=alt.Shape("search:N", title=None, legend=alt.Legend() if len(searches) > 1 else None),
+            tooltip=_tips(("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome"), ("search", "search")),
+        ),
+    )
+    about = f"{len(rows)} trials by load; above the dashed line the worst SLO was missed."
+    columns = [("search", "search"), ("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome")]
+    return chart("trials", title, about, drawing, rows, columns)
+
+
+def _series(levels: Sequence[Drawn]) -> list[str]:
+    """What a line joins: levels that differ in their load alone; of several runs, those of one run."""
+    if any(level.run for level in levels):
+        return [level.run for level in levels]
+    several = len({level.figures.model for level in levels}) > 1
+    return [
+        " ".join(filter(None, (str(level.figures.batching or ""), (level.figures.model or "") if several else "")))
+        or "levels"
+        for level in levels
+    ]
+
+
+def _size(level: LevelResult) -> float:
+    return level.load.concurrency or level.load.rate_per_s or 0.0
+
+
+def _frontier(rows: Sequence[Fields]) -> list[Fields]:
+    """Those of which no other has both more throughput and less latency."""
+    kept: list[Fields] = []
+    for row in sorted(rows, key=lambda one: (-one["throughput"], one["latency"])):
+        if not kept or row["latency"] < kept[-1]["latency"]:
+            kept.append(row)
+    return kept
+
+
+def _odd(rows: Sequence[Fields]) -> bool:
+    return any(row["state"] != "ok" for row in rows)
+
+
+def _tips(*fields: tuple[str, str]) -> list[alt.Tooltip]:
+    return [alt.Tooltip(f"{name}:N", title=title) for name, title in fields]
