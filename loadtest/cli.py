@@ -503,7 +503,10 @@ def _only_with_run(ctx: click.Context) -> None:
 
 def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
-    way = {"url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure"}
+    way = {
+        "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure",
+        "traceparent",
+    }  # fmt: skip
     own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
     for parameter in ctx.command.params:
         name = parameter.name or ""
@@ -517,7 +520,7 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
     from loadtest.sitting import Options
     from loadtest.wire.tls import Tls
 
-    way = {name: flags.pop(name) for name in ("api_key", "transport", "proxy", "workers")}
+    way = {name: flags.pop(name) for name in ("api_key", "transport", "proxy", "traceparent", "workers")}
     return Options(
         headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in flags.pop("headers")),
         labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),

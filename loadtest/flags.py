@@ -124,6 +124,7 @@ _WAY = (
     option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's."),
     option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
     option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
+    option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
     option("--insecure", is_flag=True, help="https: take any certificate of the server."),
     click.option(
         "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"

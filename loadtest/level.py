@@ -96,7 +96,8 @@ LevelEnd = Literal["completed", "interrupted", "aborted", "unusable", "worker_lo
 class LevelRun(msgspec.Struct, frozen=True):
     """How a level went as the generator saw it; the requests themselves are in the journal.
 
-    ``sending_ended_ms`` and ``ended_ms`` count from the level's t0. ``scheduled`` is the number of requests that
+    ``sending_ended_ms`` and ``ended_ms`` count from the level's t0, which by the clock on the wall was
+    ``began_at`` (RFC 3339, UTC). ``scheduled`` is the number of requests that
     became due, by the workers' own count; None when a worker was lost with its count.
     """
 
@@ -107,3 +108,4 @@ class LevelRun(msgspec.Struct, frozen=True):
     workers: list[WorkerHealth]
     scheduled: int | None = None
     reason: str | None = None
+    began_at: str | None = None

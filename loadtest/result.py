@@ -392,6 +392,9 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Annotated[Sessions | None, _says("null: there are no conversations")] = None
     models: Annotated[list[ModelPart], _says("where a workload asks several; empty: none does")] = []
     probe: Annotated[ProbeResult | None, _says("null: there is no probe stream")] = None
+    began_at: Annotated[
+        str | None, _says("0 of the times in its records, by the clock on the wall: RFC 3339, UTC; null: not known")
+    ] = None
     extends: Annotated[
         str | None, _says("name of the level that this one plays on, as it was inconclusive; its slo rests on both")
     ] = None
@@ -493,6 +496,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     command: Annotated[str, _says("as typed, secrets redacted")]
     started_at: Annotated[str, _says("RFC 3339, UTC")]
     seed: int
+    run_id: Annotated[str | None, _says("random, 32 hex digits; ids of traces are made from it")] = None
     complete: Annotated[bool, _says("false when the run was interrupted or is still going on")]
     exit_code: int
     conditions: Conditions

@@ -27,11 +27,12 @@ from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
 from loadtest.records import JOURNAL, Record, cut, read
 from loadtest.redact import Redactor, secrets_of
-from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool
+from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, load
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
 from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import basic, parse, user_of
@@ -62,6 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     transport: TransportName | None = None
     proxy: str | None = None
     tls: Tls = Tls()
+    traceparent: bool = False
     labels: dict[str, str] = {}
     output: Path | None = None
     workers: int | None = None
@@ -230,9 +232,12 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
             begun = _begun(options, resolved, facts, redact, way, warned)
+            if options.resume:  # ids of traces stay those that the server was told
+                begun = msgspec.structs.replace(begun, run_id=load(folder).run_id)
+            trace = begun.run_id if options.traceparent else None
+            wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way, trace)
             if not options.resume:
                 _write_scenario(folder, resolved)
             looks = 2 if options.on_inconclusive == "extend" else 1
@@ -324,6 +329,8 @@ def _headers(options: Options, place: Site | None) -> tuple[tuple[str, str], ...
     for name, _ in options.headers:
         if name.lower() in ("content-length", "transfer-encoding"):
             raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
+        if options.traceparent and name.lower() == HEADER:
+            raise UsageError(f"-H {name} and --traceparent both say it; give one of them")
     found = [*options.headers]
     if options.api_key:
         bare = place.key_header if place else None
@@ -411,7 +418,7 @@ def _beyond_text(asked: Scenario) -> bool:
 
 def _wiring(
     options: Options, asked: Scenario, facts: Facts, speech: Settings, headers: tuple[tuple[str, str], ...],
-    secrets: Sequence[str], folder: Path, way: _Way,
+    secrets: Sequence[str], folder: Path, way: _Way, trace: str | None,
 ) -> Wiring:  # fmt: skip
     assert asked.seed is not None
     return Wiring(
@@ -430,6 +437,7 @@ def _wiring(
         max_rate_per_s=asked.max_rate_per_s,
         drop_when_full=asked.when_full == "drop",
         transport=way.transport,
+        trace=trace,
         tls=options.tls,
         proxy=way.proxy,
     )
@@ -478,6 +486,7 @@ def _begun(
         command=redact(" ".join(options.command)),
         started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         seed=asked.seed,
+        run_id=f"{random.SystemRandom().getrandbits(128):032x}",
         complete=False,
         exit_code=0,
         conditions=Conditions(

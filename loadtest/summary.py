@@ -76,6 +76,7 @@ def summarise(
             run=run,
             gated_ms=gated_ms,
         ),
+        began_at=run.began_at if run else None,
         model=level.model,
         repeat=level.repeat,
         workloads=parts.workloads(level, requests, bounds, target_per_s),

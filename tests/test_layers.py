@@ -67,13 +67,14 @@ FLOORS = [
         "whole",
         "histogram",
         "alert",
+        "trace",
     },
 ]
 PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "search", "statement", "histogram", "glance", "alert",
+    "search", "statement", "histogram", "glance", "alert", "trace",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

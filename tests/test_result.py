@@ -55,7 +55,7 @@ def test_written_file_is_strict_pretty_json_that_the_schema_accepts(one: Result,
 def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None:
     data = json.loads(result.write(one, tmp_path).read_text())
     assert set(data) == {
-        "schema_version", "tool", "command", "started_at", "seed", "complete", "exit_code", "conditions", "warnings",
+        "schema_version", "tool", "command", "started_at", "seed", "run_id", "complete", "exit_code", "conditions", "warnings",
         "adaptations", "labels", "levels", "repeats", "verdict", "capacity", "capacities",
     }  # fmt: skip
     (level,) = data["levels"]
@@ -63,7 +63,7 @@ def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None
         "name", "status", "load", "batching", "workload", "window", "counts", "rates", "throughput", "whole_run",
         "concurrency", "latency", "tokens_per_event", "single_burst", "bad_events",
         "finish_reasons", "errors", "goodput", "client", "server", "slo", "model", "repeat", "workloads", "turns",
-        "sessions", "models", "probe", "extends",
+        "sessions", "models", "probe", "began_at", "extends",
     }  # fmt: skip
     assert set(level["latency"]) == {
         "ttft_ms", "ttfat_ms", "e2e_ms", "tpot_ms", "itl_ms", "lag_ms", "own_lag_ms", "connect_ms", "service_ttft_ms",

@@ -11,6 +11,7 @@ from loadtest.engine.maker import Made, Maker, Unit
 from loadtest.engine.orders import Prepare
 from loadtest.engine.supply import Supply
 from loadtest.engine.timer import DeadlineTimer
+from loadtest.trace import of_probes
 
 
 class Bystander:
@@ -18,7 +19,8 @@ class Bystander:
 
     def __init__(self, order: Prepare, send: Callable[[Made, int], None]) -> None:
         level, seed = plan.probe(order.level, order.wiring.seed)
-        wiring = msgspec.structs.replace(order.wiring, seed=seed)
+        trace = order.wiring.trace
+        wiring = msgspec.structs.replace(order.wiring, seed=seed, trace=None if trace is None else of_probes(trace))
         self._supply = Supply(Maker(Prepare(wiring, level, 0, 1)), 0, self._deliver)
         self._send = send
         self._times: Iterator[float] = plan.due_times(level, seed, 0, 1)

@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -144,6 +145,7 @@ class LocalEngine:
             self._say(number, Prepare(wiring, level, number, count))
         self._listen(heard, lambda said: _last(said, Ready) is not None, interrupts)
         t0 = time.perf_counter_ns() + round(_START_AHEAD_S * 1e9)
+        began = datetime.now(UTC) + timedelta(seconds=_START_AHEAD_S)
         for number in range(count):
             self._say(number, Start(t0))
         aborted = self._listen(heard, lambda said: _last(said, Done) is not None, interrupts, seen, playing=True)
@@ -169,6 +171,7 @@ class LocalEngine:
             workers=[message.health for message in done],
             scheduled=sum(message.scheduled for message in done) if len(done) == count else None,
             reason=reason,
+            began_at=began.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         )
 
     def _listen(

@@ -10,6 +10,7 @@ from loadtest import __version__, plan
 from loadtest.endpoints.catalog import speak
 from loadtest.endpoints.dialect import Dialect, Head
 from loadtest.engine.orders import Prepare, Wiring
+from loadtest.trace import HEADER, traceparent
 from loadtest.wire.origin import parse
 from loadtest.workload.compose import Composer, fingerprint
 from loadtest.workload.model import Ask, Message
@@ -61,7 +62,7 @@ class Maker:
 
     def __init__(self, order: Prepare) -> None:
         wiring, level = order.wiring, order.level
-        self._letters = Letters(wiring, level.model)
+        self._letters = Letters(wiring, level.model, level.index)
         self._composer = Composer(level.workloads, wiring.tokens, wiring.seed)
         self._requests = plan.requests(level, wiring.seed, order.worker, order.workers)
 
@@ -88,7 +89,7 @@ class Maker:
             request.id,
             composed.input_tokens,
             ask.max_tokens,
-            b"" if waits else self._letters.write(ask),
+            b"" if waits else self._letters.write(ask, request.id),
             None if waits else fingerprint(ask.messages, ask.images),
             request.workload,
             request.session,
@@ -103,18 +104,21 @@ class Maker:
 
 
 class Letters:
-    """Writes what is asked as HTTP requests. ``model`` of None is the run's own."""
+    """Writes what is asked of the ``level`` at that place as HTTP requests. ``model`` of None is the run's own."""
 
-    def __init__(self, wiring: Wiring, model: str | None) -> None:
+    def __init__(self, wiring: Wiring, model: str | None, level: int) -> None:
         speech = wiring.speech if model is None else msgspec.structs.replace(wiring.speech, model=model)
         self.dialect = speak(speech)
         self._wiring = wiring
+        self._level = level
         self._head = _head(wiring, self.dialect, Head(self.dialect.path))
 
-    def write(self, ask: Ask) -> bytes:
-        """The bytes of one request."""
+    def write(self, ask: Ask, request: int) -> bytes:
+        """The bytes of the request of that id."""
         body, own = self.dialect.body(ask), self.dialect.head(ask)
         head = self._head if own is None else _head(self._wiring, self.dialect, own)
+        if (run := self._wiring.trace) is not None:
+            head += f"{HEADER}: {traceparent(run, self._level, request)}\r\n".encode("ascii")
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def turn(self, made: Made, history: Sequence[Message]) -> Made:
@@ -122,7 +126,7 @@ class Letters:
         assert made.ask is not None
         ask = msgspec.structs.replace(made.ask, messages=(*history, *made.ask.messages))
         printed = fingerprint(ask.messages, ask.images)
-        return msgspec.structs.replace(made, payload=self.write(ask), prompt_hash=printed)
+        return msgspec.structs.replace(made, payload=self.write(ask, made.id), prompt_hash=printed)
 
 
 def _head(wiring: Wiring, dialect: Dialect, own: Head) -> bytes:

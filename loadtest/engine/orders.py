@@ -31,6 +31,7 @@ class Wiring(msgspec.Struct, frozen=True):
     max_rate_per_s: float | None = None
     drop_when_full: bool = False
     transport: TransportName = "fast"
+    trace: str | None = None  # the run's id, if requests are to say which trace they belong to
     tls: Tls = Tls()
     proxy: Proxy | None = None
 

@@ -40,7 +40,7 @@ class Play:
         self._level = level
         self._transport = transport
         self._tell = tell
-        letters = Letters(wiring, level.model)
+        letters = Letters(wiring, level.model, level.index)
         self._closed = level.load.kind == "closed"
         self._slots = slots(level, order.worker, order.workers)
         self._supply = (

@@ -14,6 +14,7 @@ from loadtest.engine.maker import Letters, Made, Maker
 from loadtest.engine.orders import Prepare
 from loadtest.level import Level
 from loadtest.schedule import Load, Stage
+from loadtest.trace import traceparent
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import (
@@ -110,7 +111,7 @@ NAMES = (
 def slices(asked: Level, seed: int, workers: int) -> tuple[list[Any], list[float]]:
     """All requests as they are sent, by their ids, and all instants at which arrivals are due."""
     order = wiring("http://h:1", Path(), seed=seed)
-    letters = Letters(order, None)
+    letters = Letters(order, None, 0)
     found: list[Made] = []
     due: list[float] = []
     for worker in range(workers):
@@ -176,3 +177,18 @@ def test_models_of_a_session_stay_and_are_asked_by_weight() -> None:
     assert all(len(found) == 1 for found in models.values())
     share = sum(found == {"a"} for found in models.values()) / len(models)
     assert share == pytest.approx(0.75, abs=0.08)
+
+
+def test_each_request_says_its_own_trace_where_that_is_asked() -> None:
+    run, asked = "a" * 32, level(CLOSED, TALK, requests=COUNT)
+    order, plain = wiring("http://h:1", Path(), trace=run), wiring("http://h:1", Path())
+    letters = Letters(order, None, 0)
+    units = [*Maker(Prepare(order, level(OPEN, PLAIN, requests=COUNT), 0, 1)), *Maker(Prepare(order, asked, 0, 1))]
+    for made in (made for unit in units for made in unit):
+        payload = made.payload if made.ask is None else letters.turn(made, []).payload
+        head, _, body = payload.partition(b"\r\n\r\n")
+        assert f"\r\ntraceparent: {traceparent(run, 0, made.id)}\r\n".encode() in head
+        assert f"\r\nContent-Length: {len(body)}".encode() in head
+    assert not any(
+        b"traceparent" in made.payload for (made,) in Maker(Prepare(plain, level(OPEN, PLAIN, requests=9), 0, 1))
+    )
