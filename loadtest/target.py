@@ -15,6 +15,7 @@ import msgspec
 
 from loadtest.errors import ServerError, TargetError
 from loadtest.level import Batching
+from loadtest.wire import intermediary
 from loadtest.wire.control import Reply, ask
 from loadtest.wire.origin import Origin, parse, resolve
 from loadtest.wire.proxy import Proxy
@@ -104,10 +105,18 @@ class GivenURL:
             TargetError: it cannot be reached, or names no model and none was given.
         """
         self._address = self._resolved()
+        stood_in: list[str] = []
+
+        def get(path: str) -> Reply:
+            reply = self._ask("GET", path, _REACH_S, None)
+            if (words := _stood_in(reply)) is not None:
+                stood_in.append(f"{path}: {reply.status} {words}")
+            return reply
+
         try:
-            known = self._discover(lambda path: self._ask("GET", path, _REACH_S, None), self._model)
+            known = self._discover(get, self._model)
         except TargetError as error:
-            words = str(error)
+            words = stood_in[0] if stood_in else str(error)
             raise TargetError(f"{self._origin.url}{words}" if words.startswith("/") else words) from None
         origin = self._origin
         query = f"?{origin.query}" if origin.query else ""
@@ -308,6 +317,15 @@ class BundledServer:
     def close(self) -> None:
         """Stop the server: ask it to drain, and end it if it does not."""
         self._process.close()
+
+
+def _stood_in(reply: Reply) -> str | None:
+    """Who answered in the target's place, if somebody did."""
+    location = reply.headers.get("location", "")
+    if 300 <= reply.status < 400 and intermediary.signing_in(location):
+        return f"redirects to {location}, to sign in there; give a key that the endpoint takes"
+    words = intermediary.spoke(reply.status, reply.headers, reply.text.encode())
+    return f"with {words}" if words is not None and intermediary.PLACE in words else None
 
 
 def _threads(count: int) -> str:

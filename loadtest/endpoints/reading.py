@@ -8,6 +8,7 @@ from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.dialect import Dialect
 from loadtest.endpoints.framing import Cutter, cutter
 from loadtest.records import Outcome, RequestError
+from loadtest.wire import intermediary
 from loadtest.wire.exchange import Exchange
 from loadtest.wire.response import Response, ResponseError
 
@@ -108,7 +109,9 @@ class Reading:
             try:
                 self._dialect.whole(answer, body)
             except ValueError as error:
-                return "stream_error", RequestError("not_a_stream", str(error), status)
+                page = intermediary.spoke(status, response.headers, body)
+                words = str(error) if page is None else f"{status} with {page}"
+                return "stream_error", RequestError("not_a_stream", words, status)
         if answer.error is not None:
             kind = "sse_error" if self._stream is not None else "json_error"
             return "stream_error", RequestError(kind, answer.error, status)
@@ -123,11 +126,11 @@ class Reading:
             )
         if 300 <= status < 400:
             target = response.headers.get("location", "(no Location header)")
-            return "http_error", RequestError(
-                "redirect",
-                f"{status} redirects to {target}; redirects are not followed, give that URL",
-                status,
-            )
+            if intermediary.signing_in(target):
+                mend = "to sign in there: the endpoint was not reached; give a key that it takes"
+            else:
+                mend = "redirects are not followed, give that URL"
+            return "http_error", RequestError("redirect", f"{status} redirects to {target}; {mend}", status)
         if not good_status:
             return "http_error", self._http_error(body)
         if not whole and not answer.ended:
@@ -151,7 +154,12 @@ class Reading:
 
     def _http_error(self, body: bytes) -> RequestError:
         response = self._response
-        words = self._dialect.error_text(body) or " ".join(body.decode("utf-8", "replace").split())[:300]
+        words = self._dialect.error_text(body)
+        if words is None:
+            words = " ".join(body.decode("utf-8", "replace").split())[:300]
+            if (found := intermediary.spoke(response.status, response.headers, body)) is not None:
+                # The words of a page are in its title; the rest of it is for a browser.
+                words = found if words.startswith("<") or not words else f"{words} ({found})"
         message = f"{response.status} {response.reason}".strip() + (f": {words}" if words else "")
         return RequestError("http_status", message, response.status, _retry_after(response.headers.get("retry-after")))
 

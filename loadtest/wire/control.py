@@ -24,11 +24,12 @@ _MOST_BYTES = 4 << 20  # more than any list of models
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Status, body as text, and the body as JSON (None if it is not)."""
+    """Status, body as text, and the body as JSON (None if it is not); headers by their names in lower case."""
 
     status: int
     text: str
     json: Any
+    headers: dict[str, str] = {}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -104,7 +105,7 @@ def ask(
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         parsed = None
-    return Reply(response.status, text, parsed)
+    return Reply(response.status, text, parsed, {name.lower(): value for name, value in response.headers.items()})
 
 
 @contextlib.contextmanager

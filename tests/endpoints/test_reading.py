@@ -201,3 +201,40 @@ def test_an_answer_in_one_piece_keeps_its_usage() -> None:
     usage = read(response(ANSWER)).answer.usage
     assert usage is not None
     assert usage.output_tokens == 1
+
+
+def test_a_page_in_the_answers_place_is_named_and_stays_what_it_was() -> None:
+    page = b"<!doctype html><title>Sign in</title>"
+    error = read(response(page, "Content-Type: text/html\r\n")).error
+    assert error is not None
+    assert (error.kind, error.status) == ("not_a_stream", 200)
+    assert re.search("200 with an HTML page.*Sign in.*not the endpoint", error.message)
+
+
+def test_an_error_of_what_stands_between_names_it_and_leaves_out_its_page() -> None:
+    page = b"<html><title>502 Bad Gateway</title><hr><center>nginx/1.25.3</center></html>"
+    error = read(response(page, "Server: nginx/1.25.3\r\n", "502 Bad Gateway")).error
+    assert error is not None
+    assert (error.kind, error.status) == ("http_status", 502)
+    assert re.fullmatch("502 Bad Gateway: an HTML page.*nginx answered in the application's place.*", error.message)
+    words = read(response(b"no healthy upstream", "Server: envoy\r\n", "503 Service Unavailable")).error
+    assert words is not None
+    assert re.fullmatch("503 Service Unavailable: no healthy upstream .said by Envoy.*", words.message)
+
+
+def test_what_the_application_says_through_a_gateway_is_its_own() -> None:
+    """Its headers stand on every answer, and change none."""
+    gateway = "Server: cloudflare\r\nCF-RAY: 8f-AMS\r\nVia: 1.1 google\r\nX-Cache: Error from cloudfront\r\n"
+    for body in (ANSWER, STREAM):
+        assert read(response(body, gateway)).outcome == "ok"
+    error = read(response(b'{"error": {"message": "busy"}}', gateway, "503 Busy")).error
+    assert error is not None
+    assert error.message == "503 Busy: busy"
+
+
+def test_a_redirect_to_sign_in_is_no_url_to_be_given() -> None:
+    error = read(response(b"", "Location: https://login.acme.example/sso?x=1\r\n", "302 Found")).error
+    assert error is not None
+    assert error.kind == "redirect"
+    assert "sign in there" in error.message
+    assert "give that URL" not in error.message
