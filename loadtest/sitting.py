@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadtest import __version__, abort, alert, calibration, host, plan, scenario, slo
+from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
@@ -384,7 +385,8 @@ def _target(
     headers: Sequence[tuple[str, str]], folder: Path, proxy: Proxy | None,
 ) -> Target:  # fmt: skip
     if place is not None:
-        return GivenURL(place.origin, asked.endpoint, asked.model, headers, place.discover, options.tls, proxy)
+        spoken = (*dialect(asked.endpoint).headers, *headers)
+        return GivenURL(place.origin, asked.endpoint, asked.model, spoken, place.discover, options.tls, proxy)
     return BundledServer(server_options(asked, levels), asked.endpoint, folder / "server.log")
 
 

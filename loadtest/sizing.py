@@ -34,7 +34,7 @@ def sized(
     """
     if folder is None and (facts.tokens.kind != "words" or not corpora):
         return facts.tokens
-    counter = _Counter(target, speak(msgspec.structs.replace(speech, stream=False)), seed)
+    counter = _Counter(target, speak(msgspec.structs.replace(speech, stream=False, counting=True)), seed)
     if folder is None:
         return _fitted(counter, corpora)
     tokens, whole = by_tokenizer(folder, chat=speech.kind == "chat")

@@ -1,5 +1,7 @@
 """What a response said, as the dialect reads it: token events with their stamps, usage, and how it ended."""
 
+from typing import Any
+
 import msgspec
 
 
@@ -16,7 +18,8 @@ class Answer:
 
     ``stamps`` has one entry for each event that brought generated output of any channel (text, reasoning, refusal,
     tool call), and only for those. ``thoughts`` are the places in ``texts`` of those that are reasoning. ``ended`` is
-    the dialect's own sign that nothing follows (``[DONE]``).
+    the dialect's own sign that nothing follows (``[DONE]``). ``samples`` is how many items the answer is of, where it
+    makes no text and says that. ``kept`` is for the dialect, from one event to the next.
     """
 
     __slots__ = (
@@ -25,6 +28,8 @@ class Answer:
         "error",
         "finish_reason",
         "first_answer",
+        "kept",
+        "samples",
         "stamps",
         "texts",
         "thoughts",
@@ -41,6 +46,19 @@ class Answer:
         self.ended = False
         self.error: str | None = None
         self.bad_events = 0
+        self.samples: int | None = None
+        self.kept: Any = None
+
+    def heard(self, stamp: int, said: str | None, thought: str | None = None) -> None:
+        """Take in what one event brought: text, reasoning, both or nothing."""
+        if thought:
+            self.thoughts.append(len(self.texts))
+            self.texts.append(thought)
+        if said:
+            self.texts.append(said)
+            self.first_answer = self.first_answer or stamp
+        if said or thought:
+            self.stamps.append(stamp)
 
     @property
     def said(self) -> str:

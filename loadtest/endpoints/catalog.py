@@ -12,6 +12,12 @@ _OWN = {
     "chat": "openai:Chat",
     "completions": "openai:Completions",
     "embeddings": "embeddings:Embeddings",
+    "anthropic": "anthropic:Anthropic",
+    "ollama": "ollama:Ollama",
+    "ollama-generate": "ollama:OllamaGenerate",
+    "tgi": "tgi:TGI",
+    "llamacpp": "llamacpp:LlamaCpp",
+    "triton": "triton:Triton",
 }
 
 
@@ -53,5 +59,5 @@ def speak(settings: Settings) -> Dialect:
 
 
 def endings() -> tuple[str, ...]:
-    """What a URL may end in that is a path of an API and no part of its base."""
-    return tuple(ending for kind in kinds() for ending in dialect(kind).endings)
+    """What a URL may end in that is a path of an API and no part of its base; the longest first, as some end others."""
+    return tuple(sorted({ending for kind in kinds() for ending in dialect(kind).endings}, key=len, reverse=True))

@@ -22,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     ``owner`` is who the server says owns the model, ``told`` a JSON object for the dialect's own use, both from
     ``Dialect.discover``. ``path`` takes the place of the dialect's own. ``left_out`` are names of adaptations, as
-    ``Dialect.adaptation`` gave them.
+    ``Dialect.adaptation`` gave them. ``counting``: these requests are none of the measurement, and only to tell how
+    many tokens a prompt has.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True):
     told: str = "{}"
     path: str | None = None
     left_out: tuple[str, ...] = ()
+    counting: bool = False
 
 
 class Head(msgspec.Struct, frozen=True):

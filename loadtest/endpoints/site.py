@@ -14,6 +14,8 @@ from loadtest.wire.origin import Origin, parse
 _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 _DEPLOYMENT = re.compile(r"/openai/deployments/([^/]+)$")
 _VERSIONED = re.compile(r"/v\d")
+# Source: the Open Inference Protocol; Triton's and KServe's paths begin with this.
+_OPEN_INFERENCE = re.compile(r"/v2(?:/models(?:/([^/]+(?:/versions/[^/]+)?)(?:/[a-z_]+)?)?)?$")
 
 
 class Site(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ def site(url: str, kind: str) -> Site:
 
     A whole URL whose path has no ``/v1`` is taken as it stands: gateways and clouds have prefixes of their own
     (``/v1beta/openai``, ``/serving-endpoints``). Nor has a deployment of Azure, ``/openai/deployments/NAME``.
+    ``/v2/models/NAME``, also with a version and what follows, names the model where a dialect's paths begin with /v2.
 
     Raises:
         UsageError: it is no URL, or there is no such kind.
@@ -55,14 +58,16 @@ def site(url: str, kind: str) -> Site:
         origin, path = parse(url, (found,)), found if found != spoken.path else None
     else:
         origin = parse(url, endings())
-    deployment = _DEPLOYMENT.search(origin.prefix)
-    if deployment and path is None:
+    named = _DEPLOYMENT.search(origin.prefix)
+    if named and path is None:
         path = spoken.path.removeprefix("/v1")
+    if spoken.path.startswith("/v2") and (whole := _OPEN_INFERENCE.search(given)):
+        origin, path, named = msgspec.structs.replace(origin, prefix=given[: whole.start()]), None, whole
     azure = origin.host.endswith(_AZURE_HOSTS) or "api-version" in dict(parse_qsl(origin.query))
     return Site(
         kind,
         origin,
         path,
         spoken.key_header or ("api-key" if azure else None),
-        unquote(deployment[1]) if deployment else None,
+        unquote(named[1]) if named and named[1] else None,
     )

@@ -196,7 +196,8 @@ class Replayer:
             return _json("200 OK", {name: stats.public() for name, stats in self.stats.items()})
         if method == "GET" and bits[0] == "case" and len(bits) > 2 and bits[1] in self.cases:
             models = {"object": "list", "data": [{"id": "m", "object": "model"}]}
-            return _json("200 OK", models if bits[-1] == "models" else {"status": "ok"})
+            own = self.cases[bits[1]].server.get("gets", {}).get("/" + "/".join(bits[2:]))
+            return _json("200 OK", own or (models if bits[-1] == "models" else {"status": "ok"}))
         return _json("404 Not Found", {"error": {"message": f"no such path {path}", "type": "not_found"}})
 
 

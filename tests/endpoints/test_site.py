@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.site import site
 from loadtest.wire.control import Reply
 
@@ -33,11 +34,15 @@ VERSION = "?api-version=2024-10-21"
         (f"{AZURE}/deployments/d/{VERSION}", "embeddings", f"/openai/deployments/d/embeddings{VERSION}"),
         (f"{AZURE}/v1/chat/completions", "chat", "/openai/v1/chat/completions"),
         (f"{AZURE}/v1/", "embeddings", "/openai/v1/embeddings"),
+        ("http://h/v1/messages", "anthropic", "/v1/messages"),
+        ("http://h/api/generate", "ollama-generate", "/api/generate"),
+        ("http://h/tgi/generate", "tgi", "/tgi/generate"),
+        ("http://h/tgi/generate_stream", "tgi", "/tgi/generate_stream"),
     ],
 )
 def test_a_url_leads_to_one_path(url: str, kind: str, target: str) -> None:
     found = site(url, kind)
-    path = found.path or {"chat": "/v1/chat/completions"}.get(kind, f"/v1/{kind}")
+    path = found.path or dialect(kind).path
     assert found.origin.path(path) == target
 
 
@@ -76,3 +81,21 @@ def test_the_model_is_the_deployments_and_the_list_lies_beside_the_api(
 
     assert site(url, "chat").discover(get, asked).model == model
     assert paths == [path]
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix", "model"),
+    [
+        ("http://h", "", None),
+        ("http://h/v2", "", None),
+        ("http://h/v2/models/", "", None),
+        ("http://h/v2/models/my%20m", "", "my m"),
+        ("http://h/triton/v2/models/m/generate", "/triton", "m"),
+        ("http://h/v2/models/m/generate_stream", "", "m"),
+        ("http://h/v2/models/generate/versions/2/generate_stream", "", "generate/versions/2"),
+    ],
+)
+def test_a_url_of_the_open_inference_protocol_names_the_model(url: str, prefix: str, model: str | None) -> None:
+    found = site(url, "triton")
+    assert (found.origin.prefix, found.model, found.path) == (prefix, model, None)
+    assert site(url, "chat").model is None
