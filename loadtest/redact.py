@@ -1,29 +1,66 @@
 """Secrets taken out of everything that is stored or printed."""
 
+import html
+import json
 import re
+from base64 import b64decode, b64encode
+from binascii import Error
 from collections.abc import Iterable, Sequence
-from urllib.parse import unquote
+from urllib.parse import quote, quote_plus, unquote
 
 MARK = "[redacted]"
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|session|credential|sig", re.IGNORECASE)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
 _URL_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
+# A shorter one is in half of all words: it is taken out where it stands for itself.
+_SHORT = 4
 
 
 class Redactor:
-    """Replaces known secrets wherever they stand, and what in a URL may be one: its user name and its query."""
+    """Replaces known secrets wherever they stand, and what in a URL may be one: its user name and its query.
 
-    def __init__(self, secrets: Iterable[str]) -> None:
-        # Also as they stand within the quotes of a shell: the command is stored as it could be typed again.
-        forms = {form for secret in secrets if secret for form in (secret, secret.replace("'", "'\"'\"'"))}
+    A secret is known in the forms that it takes within other text: JSON, a URL, HTML, a shell's quotes, Python's.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self.learn(secrets)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What it knows, so that another process may know it too."""
+        return tuple(self._known)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """More secrets, such as a token that has just been renewed."""
+        self._known.update(secret for secret in secrets if secret.strip())
+        forms = {form for secret in self._known for form in _forms(secret)}
         # The longest first, so that a secret inside another leaves no remainder.
-        self._secrets = sorted(forms, key=len, reverse=True)
+        ordered = sorted(forms, key=len, reverse=True)
+        patterns = [re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)" for form in ordered]
+        self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, MARK)
+        if self._pattern is not None:
+            text = self._pattern.sub(MARK, text)
         return _URL_QUERY.sub(rf"\1?{MARK}", _URL_USER.sub(f"{MARK}@", text))
+
+
+def _forms(secret: str) -> Iterable[str]:
+    yield secret
+    yield secret.replace("'", "'\"'\"'")  # as the command is stored, so that it could be typed again
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    yield repr(secret.encode("utf-8", "surrogateescape"))[2:-1]
+    yield repr(secret.encode("latin-1", "replace"))[2:-1]
+    yield html.escape(secret)
+    coded = secret.encode("utf-8", "surrogateescape")
+    for form in (quote(coded, safe=""), quote(coded), quote_plus(coded)):
+        yield form
+        yield re.sub("%..", lambda found: found[0].lower(), form)
 
 
 def secrets_of(headers: Sequence[tuple[str, str]], api_key: str | None, query: str) -> list[str]:
@@ -34,5 +71,25 @@ def secrets_of(headers: Sequence[tuple[str, str]], api_key: str | None, query: s
             found += [value, unquote(value)]  # a server may repeat it as it understood it
     for name, value in headers:
         if _SECRET_NAME.search(name):
-            found += [value, value.split(" ", 1)[-1]]
+            found += [value, value.split(" ", 1)[-1], *_within(name, value)]
     return found
+
+
+def of_user(user: str) -> list[str]:
+    """The secrets of a ``name:password``: also as Basic authentication sends it."""
+    name, _, password = user.partition(":")
+    # In base64 what stands before it is part of it: of a name and a password only the whole is known.
+    return [user, password, b64encode(user.encode("utf-8", "surrogateescape")).decode("ascii")] if password else [name]
+
+
+def _within(name: str, value: str) -> list[str]:
+    """Secrets inside the value of a header, as a server may repeat them."""
+    scheme, _, rest = value.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            return of_user(b64decode(rest.strip(), validate=True).decode("utf-8", "replace"))
+        except Error:
+            return []
+    if name.lower() == "cookie":
+        return [part.partition("=")[2].strip() for part in value.split(";")]
+    return []

@@ -1,6 +1,15 @@
-import shlex
+"""No secret is stored or printed, in whatever form it stands."""
 
-from loadtest.redact import MARK, Redactor, secrets_of
+import html
+import json
+import shlex
+from base64 import b64encode
+from urllib.parse import quote, quote_plus
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.redact import MARK, Redactor, of_user, secrets_of
 
 KEY = "sk-test-0123456789"
 
@@ -37,3 +46,67 @@ def test_a_secret_stays_hidden_where_a_shell_would_quote_it() -> None:
 def test_a_secret_of_the_query_is_hidden_as_the_server_reads_it_too() -> None:
     redact = Redactor(secrets_of([], None, "api_key=a%2Bb%2Fcc"))
     assert redact("401: a+b/cc is no key, nor is a%2Bb%2Fcc") == f"401: {MARK} is no key, nor is {MARK}"
+
+
+def test_a_secret_is_known_in_whatever_it_is_quoted() -> None:
+    secret = 'p@ss"w<ö>rd/+& \\x'
+    redact = Redactor([secret])
+    for text in (
+        json.dumps({"key": secret}),
+        json.dumps({"key": secret}, ensure_ascii=False),
+        f"/v1?k={quote(secret)}",
+        f"/v1?k={quote(secret, safe='')}",
+        f"k={quote_plus(secret)}",
+        quote(secret, safe="").lower(),
+        f"<p>{html.escape(secret)}</p>",
+        repr(secret),
+        repr(f"Authorization: {secret}".encode()),
+        repr(f"Authorization: {secret}".encode("latin-1")),
+    ):
+        said = redact(text)
+        assert MARK in said
+        assert "ss" not in said.replace("[redacted]", ""), said
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(min_size=1).filter(str.strip), st.text(), st.text(max_size=3))
+def test_what_was_learned_is_never_said(secret: str, before: str, other: str) -> None:
+    redact = Redactor([other])
+    redact.learn([secret])
+    said = redact(f"{before} {secret} {before}")
+    assert f" {secret} " not in said or secret in MARK
+
+
+def test_a_short_secret_does_not_tear_words_apart() -> None:
+    redact = Redactor(["a", "k1"])
+    assert redact("a bad answer to k1, k12 and 'a'") == f"{MARK} bad answer to {MARK}, k12 and '{MARK}'"
+
+
+def test_a_secret_that_is_part_of_the_mark_leaves_the_mark_whole() -> None:
+    assert Redactor(["redacted", "dact"])("a redacted dact") == f"a {MARK} {MARK}"
+
+
+def test_a_secret_that_begins_like_another_leaves_no_rest() -> None:
+    assert Redactor(["secret", "secret-of-mine"])("secret-of-mine, secret") == f"{MARK}, {MARK}"
+
+
+def test_a_user_is_hidden_as_it_is_typed_and_as_it_is_sent() -> None:
+    sent = b64encode(b"me:pa55word").decode()
+    for redact in (
+        Redactor(of_user("me:pa55word")),
+        Redactor(secrets_of([("Authorization", f"Basic {sent}")], None, "")),
+    ):
+        assert redact(f"{sent} me:pa55word pa55word me") == f"{MARK} {MARK} {MARK} me"
+    assert Redactor(secrets_of([("Authorization", "Basic no base64!")], None, ""))("no base64!") == MARK
+
+
+def test_each_cookie_is_a_secret_of_its_own() -> None:
+    redact = Redactor(secrets_of([("Cookie", "sid=abc12345; theme=dark1")], None, ""))
+    assert redact("no session abc12345") == f"no session {MARK}"
+
+
+def test_what_is_learned_later_is_passed_on() -> None:
+    redact = Redactor(["first-one"])
+    redact.learn(["later-one", ""])
+    assert sorted(redact.secrets) == ["first-one", "later-one"]
+    assert Redactor(redact.secrets)("first-one later-one") == f"{MARK} {MARK}"
