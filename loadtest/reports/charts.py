@@ -1,6 +1,6 @@
 """What a chart of a report is, and how all of them look: on white and on black, on a screen and on paper. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -8,7 +8,20 @@ import altair as alt
 Row = Mapping[str, object]
 
 # Of each at least three to one against both grounds of the page, which tests/reports/test_charts.py measures.
-COLORS = ("#1f83d6", "#d9620f", "#1a9660", "#c453b0", "#7b6ff0", "#0e93a5", "#e0485a", "#a07a10", "#8a7f78", "#a0673b")
+COLORS = (
+    "#1f83d6",
+    "#d9620f",
+    "#1a9660",
+    "#c453b0",
+    "#7b6ff0",
+    "#0e93a5",
+    "#e0485a",
+    "#a07a10",
+    "#8a7f78",
+    "#a0673b",
+    "#5f8f1f",
+    "#b5587a",
+)
 GROUNDS = ("#ffffff", "#15181d")
 BLUE, ORANGE, GREEN, RED, GRAY = "#1f83d6", "#d9620f", "#1a9660", "#e0485a", "#8a7f78"
 OUTCOMES = {"PASS": GREEN, "FAIL": RED, "INCONCLUSIVE": "#a07a10", "INVALID": "#c453b0"}
@@ -91,10 +104,10 @@ def color(field: str, names: Sequence[str], title: str | None = None) -> alt.Col
     return alt.Color(f"{field}:N", scale=scale, title=title, legend=alt.Legend() if len(names) > 1 else None)
 
 
-def scale(values: Sequence[object], least: float | None = None) -> alt.Scale:
-    """Of a figure: logarithmic where the largest is far above the smallest, else from 0; ``least`` is on it as well."""
+def scale(values: Iterable[object]) -> alt.Scale:
+    """Of a figure: logarithmic where its largest is far above its smallest, else from 0. All ``values`` are on it."""
     known = [float(value) for value in values if isinstance(value, float | int)]
-    low, high = min(known, default=0.0), max([*known, least or 0.0], default=1.0)
+    low, high = min(known, default=0.0), max(known, default=1.0)
     # Domains are told and not found, because a level without a value has none.
     if 0 < low < high / 20:
         return alt.Scale(type="log", domain=[low, high], nice=True)
@@ -116,6 +129,7 @@ _CONFIG: dict[str, Any] = {
         "labelFontSize": 12,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
+        "tickCount": 6,
         "labelOverlap": True,
     },
     "legend": {
@@ -130,5 +144,5 @@ _CONFIG: dict[str, Any] = {
     },
     "text": {"fill": _INK, "fontSize": 12},
     "line": {"strokeWidth": 2},
-    "point": {"filled": True, "size": 60},
+    "point": {"filled": True, "size": 60, "opacity": 1},
 }

@@ -87,7 +87,11 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     names = list(dict.fromkeys(series))
     base = alt.Chart(ROWS).transform_filter("isValid(datum.throughput) && isValid(datum.latency)")
     x = alt.X("throughput:Q", title=what, scale=alt.Scale(zero=True))
-    y = alt.Y("latency:Q", title=time.title, scale=scale([row["latency"] for row in known]))
+    y = alt.Y(
+        "latency:Q",
+        title=time.title,
+        scale=scale([*(row["latency"] for row in known), *(limit for _, limit in time.limits)]),
+    )
     layers = [
         base.transform_filter("datum.best")
         .mark_line(strokeDash=[2, 3], strokeWidth=5, opacity=0.35, color="currentColor")
@@ -214,7 +218,7 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
             y=alt.Y(
                 "nearness:Q",
                 title="worst SLO: value ÷ limit",
-                scale=scale([row["nearness"] for row in rows], least=1.0),
+                scale=scale([1.0, *(row["nearness"] for row in rows)]),
             ),
             color=alt.Color("outcome:N", scale=paint, title=None),
             shape=alt.Shape("search:N", title=None, legend=alt.Legend() if len(searches) > 1 else None),

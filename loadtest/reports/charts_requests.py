@@ -70,21 +70,16 @@ class Journal(NamedTuple):
         """As figures take them; what no chart needs is NaN throughout."""
         get, n = self.numbers.__getitem__, len(self.ids)
         unknown = np.broadcast_to(np.nan, n)
-        return Columns(
+        return Columns(*(unknown for _ in Columns._fields))._replace(
             intended=get("intended_ms"),
             sent=get("sent_ms"),
-            wait=unknown,
-            connect=unknown,
             first_token=get("first_token_ms"),
-            first_answer=unknown,
             last_token=get("last_token_ms"),
             done=get("done_ms"),
-            asked_input_tokens=unknown,
             input_tokens=get("input_tokens"),
             asked_output_tokens=get("asked_output_tokens"),
             output_tokens=get("output_tokens"),
             events=get("events"),
-            repeated=unknown,
             ok=self.outcomes == OUTCOMES.index("ok"),
             streamed=self.streamed == 1,
             unsent=np.broadcast_to(np.False_, n),

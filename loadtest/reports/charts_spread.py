@@ -50,7 +50,7 @@ def percentiles(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     y = alt.Y(
         "value:Q",
         title=f"{time.word}, ms",
-        scale=scale([row["value"] for row in rows]),
+        scale=scale([*(row["value"] for row in rows), *(limit for _, limit in time.limits)]),
     )
     base = alt.Chart(ROWS)
     if by_run:
@@ -63,7 +63,7 @@ def percentiles(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     paint = color(line, names)
     layers = [
         base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        .mark_area(opacity=0.16)
+        .mark_area(opacity=0.16, clip=True)
         .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=paint),
         base.mark_line().encode(x=x, y=y, color=paint),
         base.mark_point(size=90, opacity=0).encode(x=x, y=y, color=paint, tooltip=tips if by_run else tips[1:]),

@@ -61,7 +61,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         title=result.conditions.scenario.name,
         tone=(result.verdict.outcome or "none").lower(),
         outcome=result.verdict.outcome or NO_SLO,
-        headline=verdict.headline(result) if result.verdict.outcome else "",
+        headline=verdict.headline(result).partition(" · ")[2] if result.verdict.outcome else "",
         unfinished=_unfinished(result),
         finding="" if searches else finding(result),
         statements=[capacity.said(one) for one in searches],
