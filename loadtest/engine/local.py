@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import loadtest.errors
 from loadtest.engine import worker
-from loadtest.engine.orders import Done, Failed, Prepare, Ready, Snapshot, Start, Stop, Wiring
+from loadtest.engine.orders import Done, Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Wiring
 from loadtest.errors import LoadtestError, UsageError
 from loadtest.host import usable_cores
 from loadtest.level import Level, LevelEnd, LevelRun
@@ -33,6 +33,8 @@ _SILENT_WHEN_STOPPED_S = 5.0
 T = TypeVar("T")
 # Shown what the workers have counted, by the second of the level; a reason it returns ends the level.
 Seen = Callable[[float, Sequence[Snapshot]], str | None]
+# The token to send from now on, as far as the workers do not have it yet.
+Renewed = Callable[[], str | None]
 
 
 class Interrupts:
@@ -129,7 +131,9 @@ class LocalEngine:
                 process.kill()
                 process.join()
 
-    def play(self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen) -> LevelRun:
+    def play(
+        self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen, renewed: Renewed | None = None
+    ) -> LevelRun:
         """Play one level on all workers, from a common instant to the last record.
 
         Raises:
@@ -148,7 +152,9 @@ class LocalEngine:
         began = datetime.now(UTC) + timedelta(seconds=_START_AHEAD_S)
         for number in range(count):
             self._say(number, Start(t0))
-        aborted = self._listen(heard, lambda said: _last(said, Done) is not None, interrupts, seen, playing=True)
+        aborted = self._listen(
+            heard, lambda said: _last(said, Done) is not None, interrupts, seen, renewed, playing=True
+        )
 
         done = [message for said in heard if (message := _last(said, Done)) is not None]
         unusable = next((message.unusable for message in done if message.unusable), None)
@@ -176,7 +182,7 @@ class LocalEngine:
 
     def _listen(
         self, heard: list[list[object]], enough: Callable[[list[object]], bool], interrupts: Interrupts,
-        seen: Seen | None = None, *, playing: bool = False,
+        seen: Seen | None = None, renewed: Renewed | None = None, *, playing: bool = False,
     ) -> str | None:  # fmt: skip
         """Take in what the workers say until each has said enough or is gone; the reason if it was aborted.
 
@@ -217,6 +223,9 @@ class LocalEngine:
                 aborted = seen(time.monotonic() - began, counted)
                 for number in open_pipes.values() if aborted else ():
                     self._say(number, Stop(0.0))
+            if renewed is not None and (bearer := renewed()) is not None:
+                for number in open_pipes.values():
+                    self._say(number, Renew(bearer))
             if playing and interrupts.count > obeyed:
                 obeyed = interrupts.count
                 for number in open_pipes.values():

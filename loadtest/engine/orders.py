@@ -13,7 +13,7 @@ from loadtest.workload.tokens import Tokens
 class Wiring(msgspec.Struct, frozen=True):
     """What stays the same for a whole run: where requests go, how they look, where records go.
 
-    With a ``proxy``, ``address`` is the proxy's.
+    With a ``proxy``, ``address`` is the proxy's. ``bearer`` is the token among the ``headers`` that may be renewed.
     """
 
     url: str
@@ -34,6 +34,7 @@ class Wiring(msgspec.Struct, frozen=True):
     trace: str | None = None  # the run's id, if requests are to say which trace they belong to
     tls: Tls = Tls()
     proxy: Proxy | None = None
+    bearer: str | None = None
 
 
 class Prepare(msgspec.Struct, frozen=True):
@@ -55,6 +56,12 @@ class Stop(msgspec.Struct, frozen=True):
     """Send nothing more; what is in flight may take ``grace_s`` more (never more than the level's own grace)."""
 
     grace_s: float
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Send what is sent from now on with this token in place of the wiring's ``bearer``."""
+
+    bearer: str
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -76,6 +76,7 @@ class Play:
         self._scheduled = 0
         self._finished: asyncio.Future[None] | None = None
         self._self_watch = SelfWatch(order.worker, transport)
+        self._renewed: tuple[bytes, bytes] | None = None  # a line of the head, and what is sent in its place
 
     # -- before the clock
 
@@ -157,6 +158,12 @@ class Play:
         self._end_sending(min(grace_s, self._level.grace_s))
         self._abandon()
 
+    def renew(self, bearer: str) -> None:
+        """Send what is sent from now on with another token: requests are made ahead, with the one of that time."""
+        if self._wiring.bearer is not None:
+            self._recorder.learn(bearer)
+            self._renewed = _line(self._wiring.bearer), _line(bearer)
+
     def _until(self, at_ns: int) -> float:
         return max(0.0, (at_ns - perf_counter_ns()) / 1e9)
 
@@ -236,6 +243,8 @@ class Play:
 
     def _send(self, exchange: Exchange) -> None:
         self._in_flight[exchange] = None
+        if self._renewed is not None:
+            exchange.payload = exchange.payload.replace(*self._renewed, 1)
         self._transport.send(exchange)
 
     def _never_send(self, exchange: Exchange, failure: Failure) -> None:
@@ -396,3 +405,8 @@ class Play:
         seen = self._recorder
         times = (dict(counts) for counts in (seen.ttft, seen.e2e, seen.send_lag, self._self_watch.loop_lags))
         return Snapshot(self._issuing, len(self._in_flight), seen.ok, seen.failed, seen.output_tokens, *times)
+
+
+def _line(bearer: str) -> bytes:
+    """The end of a line of a request's head; nothing in a body comes before it."""
+    return f": Bearer {bearer}\r\n".encode("ascii")

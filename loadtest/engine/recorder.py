@@ -104,6 +104,10 @@ class Recorder:
         if last is not None:
             self.e2e[bucket(last - record.intended_ms)] += 1
 
+    def learn(self, secret: str) -> None:
+        """A secret that no record may hold."""
+        self._redact.learn([secret])
+
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()

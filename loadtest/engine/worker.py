@@ -13,7 +13,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from loadtest.engine.orders import Failed, Prepare, Ready, Snapshot, Start, Stop, Wiring
+from loadtest.engine.orders import Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Wiring
 from loadtest.engine.play import Play
 from loadtest.errors import LoadtestError
 from loadtest.wire.exchange import Transport
@@ -77,6 +77,8 @@ class _Worker:
                 self._task.add_done_callback(self._report)
             case Stop(grace_s) if self._play is not None:
                 self._play.stop(grace_s)
+            case Renew(bearer) if self._play is not None:
+                self._play.renew(bearer)
 
     async def _prepare(self, order: Prepare) -> None:
         wiring = order.wiring
