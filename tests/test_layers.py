@@ -48,7 +48,7 @@ FLOORS = [
         "search",
         "statement",
     },
-    {"wire", "records", "columns", "target", "calibration"},
+    {"wire", "records", "columns", "target", "calibration", "credentials"},
     {"level"},
     {
         "workload",
