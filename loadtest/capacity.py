@@ -35,7 +35,7 @@ from loadtest.run import Outcome
 from loadtest.scenario.model import Scenario
 from loadtest.schedule import Load
 from loadtest.search import MOST_LEVELS, Next, Space, following, found
-from loadtest.sitting import Options, Playing, Sitting, asked_to_stop, sit
+from loadtest.sitting import Options, Playing, Sitting, asked_to_stop, detected, sit
 from loadtest.slo import Slo
 from loadtest.statement import Axis, statement
 from loadtest.verdict import WORST_FIRST, exit_code
@@ -72,6 +72,7 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
     if options.resume:
         before = search_in(options)
         options, question = as_then(options, question, before)
+    options = detected(options, progress)
     axis, resolved = scenario_of(options, question)
     asked, space = resolved.scenario, space_of(axis, question)
     workers = options.workers or (max(1, usable_cores() - 1) if space.searched.most is None else None)

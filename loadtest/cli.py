@@ -505,6 +505,7 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
     way = {
         "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure",
+        "wait_ready", "no_rehearsal",
         "traceparent",
     }  # fmt: skip
     own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
@@ -525,11 +526,22 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
         headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in flags.pop("headers")),
         labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),
         tls=Tls(*(flags.pop(name) for name in ("cacert", "cert", "key", "insecure"))),
+        rehearse=not flags.pop("no_rehearsal"),
+        wait_ready_s=_seconds("--wait-ready", flags.pop("wait_ready")),
         overrides=_overrides(ctx, flags),  # what is left of them is the scenario's
         command=("loadtest", *map(shlex.quote, sys.argv[1:])),
         **way,
         **given,
     )
+
+
+def _seconds(flag: str, text: str | None) -> float | None:
+    from loadtest.duration import duration
+
+    try:
+        return None if text is None else duration(text)
+    except ValueError as error:
+        raise click.UsageError(f"{flag} {text}: {error}") from None
 
 
 def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:

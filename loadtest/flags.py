@@ -53,7 +53,7 @@ _ASKED = (
     option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
     option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
     option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
-    option("--endpoint", metavar="chat|completions", help="Dialect. [default: chat]"),
+    option("--endpoint", metavar="chat|completions", help="Dialect. [default: found by asking, else chat]"),
     option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
     option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
     option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
@@ -126,6 +126,16 @@ _WAY = (
     option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
     option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
     option("--insecure", is_flag=True, help="https: take any certificate of the server."),
+    option(
+        "--wait-ready",
+        metavar="TIME",
+        help="Wait so long until the target is ready: healthy, and answering a first request.",
+    ),
+    option(
+        "--no-rehearsal",
+        is_flag=True,
+        help="Send no request before the clock, which is to find out what the target would refuse.",
+    ),
     click.option(
         "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
     ),

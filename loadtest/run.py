@@ -13,7 +13,7 @@ from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.repeats import repeats
 from loadtest.result import LevelResult, Result, not_reached, write
-from loadtest.sitting import Options, asked_to_stop, resolve, sit
+from loadtest.sitting import Options, asked_to_stop, detected, resolve, sit
 from loadtest.slo import Slo
 from loadtest.verdict import exit_code, overall, unjudged
 
@@ -34,6 +34,7 @@ def run(options: Options, progress: Progress) -> Outcome:
     Raises:
         LoadtestError: it could not begin.
     """
+    options = detected(options, progress)
     resolved = resolve(options.source, options.overrides)
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
         result, levels, folder = sitting.begun, sitting.levels, sitting.folder

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from loadtest import __version__, abort, alert, calibration, host, plan, scenario, slo
+from loadtest import __version__, abort, alert, calibration, detect, host, plan, scenario, slo
 from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
@@ -28,6 +28,7 @@ from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
 from loadtest.records import JOURNAL, Record, cut, read
 from loadtest.redact import Redactor, secrets_of
+from loadtest.rehearsal import Rehearsed, health, rehearse, waited
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, load
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
@@ -53,7 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
     ``alpha`` is the chance of each error of a level's verdict; of None the usual. ``resume``: the output folder is one
-    in which levels were played before, and ``source`` the scenario that lies in it.
+    in which levels were played before, and ``source`` the scenario that lies in it. ``rehearse``: send a request before
+    the clock; ``wait_ready_s``: wait so long until the target is ready.
     """
 
     url: str | None
@@ -72,6 +74,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_inconclusive: OnInconclusive = "report"
     alpha: float | None = None
     resume: bool = False
+    rehearse: bool = True
+    wait_ready_s: float | None = None
     command: tuple[str, ...] = ()
 
 
@@ -226,15 +230,24 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             progress.note("starting the bundled server" if bundled else "reaching the target")
             try:
                 with interrupts.at_once():
-                    facts = target.open()
-                    path = place.path if place else None
-                    speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path)
+
+                    def ready() -> tuple[Facts, Rehearsed]:
+                        facts, path = target.open(), place.path if place else None
+                        speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path)
+                        wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way, None)
+                        return facts, _rehearsed(options, target, wiring, levels)
+
+                    patience_s = None if bundled else options.wait_ready_s
+                    facts, rehearsed = waited(ready, patience_s, progress.note) if patience_s else ready()
+                    speech = rehearsed.speech
                     facts = _sized(target, facts, asked, speech, levels)
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
+            warned += [*map(redact, rehearsed.notes)]
             begun = _begun(options, resolved, facts, redact, way, warned)
+            begun = msgspec.structs.replace(begun, adaptations=[*map(redact, rehearsed.adaptations)])
             if options.resume:  # ids of traces stay those that the server was told
                 begun = msgspec.structs.replace(begun, run_id=load(folder).run_id)
             trace = begun.run_id if options.traceparent else None
@@ -257,6 +270,42 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                 looks,
                 options.alpha,
             )
+
+
+def detected(options: Options, progress: Progress) -> Options:
+    """The options with the kind of endpoint that the target is, where neither a flag nor the scenario names one.
+
+    Raises:
+        TargetError: it cannot be reached, or is not ready in time.
+    """
+    url = options.url
+    if url is None or scenario.load(options.source, options.overrides).sources["endpoint"] != "default":
+        return options
+    found = detect.by_url(url)
+    if found is None:
+        place = site(url, detect.DEFAULT)
+        way, headers = _way(options), _headers(options, place)
+        target = GivenURL(place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy)
+        progress.note("reaching the target")
+        with asked_to_stop() as interrupts, interrupts.at_once():
+            if options.wait_ready_s:
+                found = waited(lambda: detect.by_asking(target.get), options.wait_ready_s, progress.note)
+            else:
+                found = detect.by_asking(target.get)
+    log.info("endpoint %s: %s", found.kind, found.how)
+    override = Override(found.kind, f"found: {found.how}")
+    return msgspec.structs.replace(options, overrides={**options.overrides, "endpoint": override})
+
+
+def _rehearsed(options: Options, target: Target, wiring: Wiring, levels: Sequence[Level]) -> Rehearsed:
+    """See that a target at a URL is ready, and takes what will be sent; the bundled server is and does."""
+    if not isinstance(target, GivenURL):
+        return Rehearsed(wiring.speech)
+    if options.wait_ready_s:
+        health(target.get)
+    if not options.rehearse:
+        return Rehearsed(wiring.speech)
+    return rehearse(wiring, levels, waits=options.wait_ready_s is not None)
 
 
 @contextlib.contextmanager
@@ -367,6 +416,8 @@ def _way(options: Options) -> _Way:
             notes.append("--cacert, --cert, --key and --insecure are for https:// and were not used")
     if options.proxy and origin is None:
         notes.append("--proxy is for a URL and was not used: the bundled server is on this host")
+    if options.wait_ready_s and origin is None:
+        notes.append("--wait-ready is for a URL and was not used: the bundled server is waited for anyway")
     proxy = proxy_for(origin, options.proxy) if origin else None
     if proxy is not None and options.transport == "fast":
         raise UsageError(

@@ -129,6 +129,15 @@ class GivenURL:
             told=known.told,
         )
 
+    def get(self, path: str) -> Reply:
+        """Ask it one thing of what it is, by a GET of a path of its API.
+
+        Raises:
+            TargetError: it cannot be reached, or does not answer.
+        """
+        self._address = self._address or self._resolved()
+        return self._ask("GET", path, _REACH_S, None)
+
     def ask(self, path: str, body: object) -> Reply:
         """Ask it as every request of the run does."""
         return self._ask("POST", path, _ASK_S, body)

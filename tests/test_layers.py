@@ -18,6 +18,7 @@ FLOORS = [
     {"run", "calibrate", "capacity"},
     {"question"},
     {"sitting"},
+    {"rehearsal"},
     {"progress"},
     {"display", "feeds"},
     {"glance"},
@@ -26,6 +27,7 @@ FLOORS = [
     {"plan"},
     {
         "endpoints",
+        "detect",
         "sizing",
         "material",
         "scenario",

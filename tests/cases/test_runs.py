@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 BASE_URLS = json.loads((RECORDED / "conn-base-url-forms" / "urls.json").read_text("utf-8"))
 PROXIES = json.loads((RECORDED / "conn-proxy-env" / "env.json").read_text("utf-8"))
 ONE = ("-c", "1", "-n", "1")
-SIZING = 1  # request before the run, to see how the endpoint counts tokens; where one is in vain there is no other
+BEFORE = 2  # requests before the clock: the rehearsal, and one that is to tell how tokens are counted and is in vain
 
 
 class Order(NamedTuple):
@@ -65,6 +65,15 @@ def _case(name: str) -> str:
     return f"http://127.0.0.1:PORT/case/{name}"
 
 
+# A run against a server of another API, by the path that it asks for and the model that it finds.
+NATIVE = {
+    "api-anthropic-thinking": ("anthropic", "/v1/messages", "claude-m"),
+    "api-ollama-thinking": ("ollama", "/api/chat", "m:latest"),
+    "api-tgi-special-end": ("tgi", "/generate_stream", "org/m"),
+    "api-llamacpp-cached": ("llamacpp", "/completion", "m.gguf"),
+    "api-triton-generate-stream": ("triton", "/v2/models/m/generate_stream", "m"),
+}
+
 ORDERS = {
     "150 at once": Order(_case("conn-150-at-once"), ("-c", "150", "-n", "150")),
     "close header": Order(_case("conn-close-header"), ("-c", "5", "-n", "50")),
@@ -85,6 +94,12 @@ ORDERS = {
     "stream options": Order(_case("req-stream-options-400"), ("-c", "1", "-n", "2")),
     "redirect": Order(_case("http-307"), ("-c", "1", "-n", "2")),
     **{url: Order(url) for url in BASE_URLS},
+    **{
+        case: Order(
+            _case(case) + path * (kind == "triton"), ("-c", "1", "-n", "2", "--endpoint", kind, "--api-key", "k")
+        )
+        for case, (kind, path, _) in NATIVE.items()
+    },
 }
 
 
@@ -117,7 +132,7 @@ def test_nothing_ends_in_a_traceback(name: str, ran: dict[str, Ran]) -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_request_is_accounted_for(name: str, ran: dict[str, Ran]) -> None:
-    if name == "refused":
+    if name in ("refused", "no key", "redirect"):
         return  # it could not begin
     for level in ran[name].result["levels"]:
         counts = level["counts"]
@@ -135,7 +150,7 @@ def test_conn_150_at_once(ran: dict[str, Ran], stats: Callable[..., Any]) -> Non
 def test_conn_close_header(ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
     found = ran["close header"]
     assert found.counts()["ok"] == 50
-    assert stats(found.server, "conn-close-header")["connections"] == SIZING + 50
+    assert stats(found.server, "conn-close-header")["connections"] == BEFORE + 50
 
 
 def test_conn_closed_on_reuse(ran: dict[str, Ran]) -> None:
@@ -158,14 +173,14 @@ def test_req_accept_encoding(ran: dict[str, Ran], stats: Callable[..., Any]) -> 
 
 def test_work_repeated_prompts(ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
     counted = stats(ran["prompts"].server, "work-repeated-prompts")
-    assert (counted["requests"], counted["repeated_prompts"]) == (SIZING + 24, 0)
+    assert (counted["requests"], counted["repeated_prompts"]) == (BEFORE + 24, 0)
 
 
 def test_conn_base_url_forms(ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
     assert [ran[url].code for url in BASE_URLS] == [0] * len(BASE_URLS)
     path = expectation("conn-base-url-forms")["path"]
     counted = stats(ran[BASE_URLS[0]].server, "shape-usage-empty-choices")
-    assert counted["paths"] == {path: (SIZING + 1) * len(BASE_URLS)}
+    assert counted["paths"] == {path: (BEFORE + 1) * len(BASE_URLS)}
 
 
 def test_conn_proxy_env(ran: dict[str, Ran]) -> None:
@@ -203,7 +218,7 @@ def test_conn_blank_error_text(ran: dict[str, Ran]) -> None:
 def test_the_hint_of_a_429_is_kept_and_nothing_is_retried(ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
     found = ran["retry after"]
     assert [record["error"]["retry_after_s"] for record in found.records] == [2.0, 2.0]
-    assert stats(found.server, "http-429-seconds")["requests"] == SIZING + 2
+    assert stats(found.server, "http-429-seconds")["requests"] == BEFORE + 2
 
 
 @pytest.mark.parametrize(
@@ -213,3 +228,24 @@ def test_the_hint_of_a_429_is_kept_and_nothing_is_retried(ran: dict[str, Ran], s
 def test_a_refusal_reaches_the_user_in_the_server_s_own_words(name: str, words: str, ran: dict[str, Ran]) -> None:
     assert ran[name].code == 1
     assert words in ran[name].err
+
+
+@pytest.mark.parametrize("case", NATIVE)
+def test_a_server_of_another_api_is_measured_as_any(case: str, ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
+    found, expected = ran[case], expectation(case)
+    kind, path, model = NATIVE[case]
+    assert (found.code, found.counts()["ok"]) == (0, 2)
+    assert found.result["conditions"]["endpoint"]["model"] == model
+    for record in found.records:
+        told = {key: record.get(key) for key in ("input_tokens", "cached_input_tokens", "output_tokens")}
+        assert told == {
+            "input_tokens": expected["prompt_tokens"],
+            "cached_input_tokens": expected.get("cached_prompt_tokens"),
+            "output_tokens": expected["completion_tokens"],
+        }
+        assert record["events"] == expected["content_events"]
+        assert record.get("finish_reason") == expected["finish_reason"]
+        assert record["sent_ms"] < record["first_byte_ms"] <= record["first_token_ms"] <= record["last_token_ms"]
+    counted = stats(found.server, case)
+    assert counted["paths"][f"/case/{case}{path}"] >= 2
+    assert counted["authorization_seen"] is (kind != "anthropic")

@@ -89,7 +89,9 @@ def test_a_server_that_takes_connections_and_says_nothing(loadtest: Command) -> 
 def test_a_refusal_is_told_in_the_servers_own_words_and_ends_the_run_early(
     loadtest: Command, refusing: str, tmp_path: Path
 ) -> None:
-    done = loadtest("run", refusing, "-c", "4,8", "-d", "30s", "--api-key", SECRET, "-o", "out", timeout=50)
+    done = loadtest(
+        "run", refusing, "-c", "4,8", "-d", "30s", "--api-key", SECRET, "-o", "out", "--no-rehearsal", timeout=50
+    )
     assert done.returncode == 1
     assert "Incorrect API key provided" in only_message(done.stderr)
     result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
@@ -102,7 +104,7 @@ def test_a_refusal_is_told_in_the_servers_own_words_and_ends_the_run_early(
 def test_a_secret_is_in_no_file_and_no_output(loadtest: Command, refusing: str, tmp_path: Path) -> None:
     done = loadtest(
         "run", f"{refusing}/?key={SECRET}", "-n", "3", "-H", f"Authorization: Bearer {SECRET}", "--api-key", SECRET,
-        "-vv", "-o", "out",
+        "-vv", "-o", "out", "--no-rehearsal",
     )  # fmt: skip
     assert done.returncode == 1
     assert SECRET not in done.stdout + done.stderr
@@ -243,7 +245,7 @@ def test_flags_of_the_bundled_server_are_not_silently_left_out(loadtest: Command
 def test_a_full_disk_under_stdout_is_one_message(environment: dict[str, str], refusing: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "loadtest", "run", refusing, "-n", "3", "-q"],
+            [sys.executable, "-m", "loadtest", "run", refusing, "-n", "3", "-q", "--no-rehearsal"],
             cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 1
@@ -253,7 +255,7 @@ def test_a_full_disk_under_stdout_is_one_message(environment: dict[str, str], re
 def test_a_reader_that_leaves_early_does_not_hide_the_exit_code(
     environment: dict[str, str], refusing: str, tmp_path: Path
 ) -> None:
-    command = f"{sys.executable} -m loadtest run {refusing} -n 3 -q --json - | head -c 10; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m loadtest run {refusing} -n 3 -q --no-rehearsal --json - | head -c 10; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,0 +1,157 @@
+"""A request of each kind before the clock, as the run would send it: what the server would refuse is found out now.
+
+What METRICS.md allows to be left out of requests is left out; what every request would be refused for ends the run.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from loadtest.endpoints.dialect import Settings
+from loadtest.endpoints.reading import Reading
+from loadtest.engine.maker import Letters
+from loadtest.engine.orders import Wiring
+from loadtest.engine.recorder import lasting
+from loadtest.errors import TargetError
+from loadtest.level import Level
+from loadtest.records import RequestError
+from loadtest.schedule import stream
+from loadtest.wire.control import Reply
+from loadtest.wire.origin import parse
+from loadtest.wire.single import Limits, Way, single
+from loadtest.workload.compose import Composer
+from loadtest.workload.model import Workload
+from loadtest.workload.request import Request
+
+HEALTH = ("/health", "/v2/health/ready", "/ready", "/healthz", "/ping")
+_MOST = 8  # kinds of request; a run of more is not worth waiting for all of them
+_INPUT, _OUTPUT = 64, 16  # tokens; some servers take no limit below 16
+_PATIENCE_S = 30.0  # a slow answer is a finding of the run, and no reason to hold it up
+_PAUSE_S = 1.0
+_OF_THIS_ONE = frozenset({400, 413, 422})  # a refusal that another prompt may not meet
+
+T = TypeVar("T")
+
+
+class Rehearsed(NamedTuple):
+    """What came of it: how the run speaks now, what was changed for that, and what else the user should know."""
+
+    speech: Settings
+    adaptations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def rehearse(wiring: Wiring, levels: Sequence[Level], *, waits: bool = False) -> Rehearsed:
+    """Ask one request for each model and workload: with few tokens, and none of the prompts that the run will send.
+
+    Of data it is the last row. A busy server is noted and no more, unless the user ``waits`` for a first success.
+
+    Raises:
+        TargetError: every request of the run would be refused; or the target is not ready, if that is waited for.
+    """
+    found = Rehearsed(wiring.speech)
+    for number, (model, workload, named) in enumerate(_kinds(levels)):
+        error, found = _tried(replace(wiring, speech=found.speech), model, workload, named, number, found)
+        if error is None:
+            continue
+        if lasting(error) and error.status not in _OF_THIS_ONE:
+            raise TargetError(f"the target refuses what the run would send: {error.message}")
+        if waits:
+            raise TargetError(error.message)
+        note = f"a request before the clock failed, and the run was played all the same: {error.message}"
+        found = found._replace(notes=(*found.notes, note))
+    return found
+
+
+def _kinds(levels: Sequence[Level]) -> Iterator[tuple[str | None, Workload, str | None]]:
+    """The model of the level, the workload, and the model that this asks for itself: of all that differ in more than
+    length."""
+    seen: set[tuple[str | None, str, str | None]] = set()
+    for level in levels:
+        for workload in level.workloads:
+            for named in tuple(each.name for each in workload.models) or (None,):
+                key = (level.model, workload.name, named)
+                if key not in seen and len(seen) < _MOST:
+                    seen.add(key)
+                    yield level.model, workload, named
+
+
+def _tried(
+    wiring: Wiring, model: str | None, workload: Workload, named: str | None, number: int, found: Rehearsed
+) -> tuple[RequestError | None, Rehearsed]:
+    """One request, sent again without what the server named as long as it may be left out, each thing once."""
+    limits = Limits(
+        min(wiring.timeout_s, _PATIENCE_S), wiring.connect_timeout_s, min(wiring.stall_timeout_s, _PATIENCE_S)
+    )
+    while True:
+        letters = Letters(wiring, model, 0)
+        payload = _payload(letters, wiring, workload, named, number)
+        ended = single(Way(parse(wiring.url), wiring.address, wiring.tls, wiring.proxy), payload, limits)
+        reading = Reading(letters.dialect)
+        reading.finish(ended.exchange)
+        error = reading.error
+        if error is None or error.status != 400:
+            return error, found
+        left_out = letters.dialect.adaptation(error.message)
+        if left_out is None or left_out in wiring.speech.left_out:
+            return error, found
+        speech = replace(wiring.speech, left_out=(*wiring.speech.left_out, left_out))
+        wiring = replace(wiring, speech=speech)
+        change = f"{left_out}: one request before the clock was sent again, since the server said {error.message!r}"
+        found = found._replace(speech=speech, adaptations=(*found.adaptations, change))
+
+
+def _payload(letters: Letters, wiring: Wiring, workload: Workload, named: str | None, number: int) -> bytes:
+    """The bytes of a request that the run will not send: its random stream is its own."""
+    rng = stream(wiring.seed, "rehearsal", number)
+    rows = workload.rows if workload.data is not None else None  # a trace has no texts, and long prompts
+    asked, answer = workload.input_tokens, workload.output_tokens
+    request = Request(
+        0,
+        None if rows else min(asked.sample(rng) if asked else _INPUT, _INPUT),
+        min(answer.sample(rng) if answer else _OUTPUT, _OUTPUT),
+        rng,
+        row=rows.count - 1 if rows else None,
+        model=named,
+    )
+    alone = replace(workload, rows=rows, prefix=None, conversation=None)
+    composer = Composer((alone,), wiring.tokens, rng.getrandbits(53))
+    try:
+        return letters.write(composer.compose(request).ask, request.id)
+    finally:
+        composer.close()
+
+
+def health(get: Callable[[str], Reply]) -> None:
+    """See what the target itself says of being ready, at the first of the usual paths that it has.
+
+    Raises:
+        TargetError: it says that it is not.
+    """
+    for path in HEALTH:
+        reply = get(path)
+        if reply.status >= 500 or reply.status == 429:
+            words = " ".join(reply.text.split())[:200]
+            raise TargetError(f"{path} says {reply.status}{f': {words}' if words else ''}")
+        if reply.status < 300:
+            return
+
+
+def waited(attempt: Callable[[], T], within_s: float, say: Callable[[str], None]) -> T:
+    """What ``attempt`` returns, tried again each second while it raises TargetError.
+
+    Raises:
+        TargetError: it did so for ``within_s`` seconds; with the last words.
+    """
+    until = time.monotonic() + within_s
+    while True:
+        try:
+            return attempt()
+        except TargetError as error:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TargetError(f"not ready within {within_s:g} s (--wait-ready): {error}") from None
+            say(f"waiting for the target, {left_s:.0f} s left: {error}")
+            time.sleep(min(_PAUSE_S, left_s))
