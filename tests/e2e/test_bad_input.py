@@ -255,7 +255,8 @@ def test_a_full_disk_under_stdout_is_one_message(environment: dict[str, str], re
 def test_a_reader_that_leaves_early_does_not_hide_the_exit_code(
     environment: dict[str, str], refusing: str, tmp_path: Path
 ) -> None:
-    command = f"{sys.executable} -m loadtest run {refusing} -n 3 -q --no-rehearsal --json - | head -c 10; exit ${{PIPESTATUS[0]}}"
+    run = f"{sys.executable} -m loadtest run {refusing} -n 3 -q --no-rehearsal --json -"
+    command = f"{run} | head -c 10; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
