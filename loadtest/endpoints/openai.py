@@ -1,10 +1,12 @@
 """The OpenAI dialect: chat completions and completions, streamed or not.
 
 Source: https://platform.openai.com/docs/api-reference (chat/completions, completions), and what servers that speak
-it really send: content as null, as a list of typed parts, reasoning beside it, choices without a delta.
+it really send: content as null, as a list of typed parts, reasoning beside it, choices without a delta. What vLLM and
+SGLang take besides: https://docs.vllm.ai (OpenAI-compatible server, extra parameters).
 """
 
 import functools
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +20,19 @@ from loadtest.workload.model import Ask
 # Servers that are known to take ``ignore_eos`` (an exact output length), by ``owned_by`` in their model list.
 _EXACT_LENGTH_SERVERS = frozenset({"vllm", "sglang", "loadtest"})
 
+# What docs/metrics.md allows to be asked otherwise, by the field that a 400 names.
+_RENAMED = "max_tokens → max_completion_tokens"
+_ADAPTATIONS = {"stream_options": "stream_options", "include_usage": "stream_options", "max_tokens": _RENAMED}
+_ADAPTATIONS["temperature"] = "temperature"
+_LIMITS = {"max_tokens", "max_completion_tokens"}
+_FIELD = re.compile(rf"(?<!\w)({'|'.join(_ADAPTATIONS)})(?!\w)")
+# A field that is not taken at all, or not with a value other than the default; not one that is merely too large.
+_NOT_TAKEN = re.compile(
+    r"unsupported|un(recogni[sz]|expect|know)|extra|forbidden|deprecated|invalid (param|arg|field)"
+    r"|(not|n't|no longer) (be |a |an |yet |currently )?(support|permit|allow|accept|know|implement|recogni[sz]|valid)"
+    r"|only (1\b|the default)|(has|have) no\b|max_completion_tokens\W* instead|instead of\b",
+    re.IGNORECASE,
+)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # beyond that it is no count, and no JSON number either
 
@@ -64,11 +79,11 @@ class OpenAI(Dialect):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
+        self._limit = "max_completion_tokens" if _RENAMED in settings.left_out else "max_tokens"
         self._fixed: dict[str, Any] = {"model": settings.model, "stream": self.streams}
-        if self.streams:
+        if self.streams and "stream_options" not in settings.left_out:
             self._fixed["stream_options"] = {"include_usage": True}
-        if settings.owner in _EXACT_LENGTH_SERVERS:
-            self._fixed |= {"ignore_eos": True, "temperature": 0}
+        self._fixed |= exact_length(settings)
 
     def body(self, ask: Ask) -> bytes:
         """The JSON body of one request; of completions, which have no messages, those are paragraphs of the prompt."""
@@ -80,11 +95,28 @@ class OpenAI(Dialect):
         if ask.model is not None:
             own["model"] = ask.model
         if ask.body is None:
-            return _encode({**self._fixed, **own, "max_tokens": ask.max_tokens})
+            return _encode({**self._fixed, **own, self._limit: ask.max_tokens})
         # The user's keys stand above ours, but for what is asked of which model, and how the answer comes.
         own["stream"] = self.streams
         own.setdefault("model", self._fixed["model"])
-        return _encode({**self._fixed, "max_tokens": ask.max_tokens, **_keys(ask.body), **own})
+        keys = user_keys(ask.body)
+        limit = {} if keys.keys() & _LIMITS else {self._limit: ask.max_tokens}  # no server takes both
+        asked = {**self._fixed, **limit, **keys, **own}
+        if not self.streams:
+            asked.pop("stream_options", None)  # of what does not stream it is an error
+        elif isinstance(options := keys.get("stream_options"), dict):
+            asked["stream_options"] = self._fixed.get("stream_options", {}) | options
+        return _encode(asked)
+
+    def adaptation(self, words: str) -> str | None:
+        """See ``Dialect``: of the fields that these words name, the first that we sent and can do without."""
+        if not _NOT_TAKEN.search(words):
+            return None
+        for field in _FIELD.findall(words):
+            name = _ADAPTATIONS[field]
+            if name in self._fixed or (name == _RENAMED and self._limit == "max_tokens"):
+                return name
+        return None
 
     def event(self, answer: Answer, data: bytes, stamp: int) -> None:
         """Take in the data of one stream event."""
@@ -173,6 +205,13 @@ class Completions(OpenAI):
     endings = (path,)
 
 
+def exact_length(settings: Settings) -> dict[str, Any]:
+    """Keys that make an answer as long as it is asked to be, where the server is known to take them."""
+    if settings.owner not in _EXACT_LENGTH_SERVERS:
+        return {}
+    return {"ignore_eos": True} if "temperature" in settings.left_out else {"ignore_eos": True, "temperature": 0}
+
+
 def _with_images(ask: Ask) -> dict[str, Any]:
     """The last message with the pictures that go with it."""
     message = ask.messages[-1]
@@ -181,7 +220,8 @@ def _with_images(ask: Ask) -> dict[str, Any]:
 
 
 @functools.lru_cache(64)
-def _keys(body: str) -> dict[str, Any]:
+def user_keys(body: str) -> dict[str, Any]:
+    """The keys that a request's body is given by the user; not to be changed."""
     return msgspec.json.decode(body, type=dict[str, Any])
 
 

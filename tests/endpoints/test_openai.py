@@ -11,6 +11,7 @@ from loadtest.endpoints.dialect import Dialect, Settings
 from loadtest.endpoints.lenient import error_text
 from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask, Message
+from tests.endpoints.cutting import RECORDED, differing, read
 
 
 def taken(*events: Any) -> Answer:
@@ -233,3 +234,102 @@ def test_what_was_said_leaves_the_reasoning_out() -> None:
     answer = taken(delta(reasoning="hm"), delta(content="a"), delta(reasoning="so", content="b"), delta(content="c"))
     assert answer.said == "abc"
     assert taken(delta(content="a"), delta(content="b")).said == "ab"
+
+
+SENT = speak(Settings("chat", "m", owner="vllm"))  # with all that can be left out
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.", 1),
+        ("this model has no max_tokens; send max_completion_tokens", 1),
+        ("`max_tokens` is deprecated in favour of `max_completion_tokens`", 1),
+        ("stream_options is not a known field", 0),
+        ("Unrecognized request argument supplied: stream_options", 0),
+        ("property 'stream_options' is unsupported, did you mean 'stream'?", 0),
+        ("Unknown parameter: 'stream_options'. Known: messages, max_tokens, temperature", 0),
+        ('[{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs"}]', 0),
+        ("1 validation error: body -> stream_options extra fields not permitted (type=value_error.extra)", 0),
+        ("Stream option include_usage isn't supported by this provider", 0),
+        ("Unsupported value: 'temperature' does not support 0. Only the default (1) value is supported.", 2),
+        ("litellm.UnsupportedParamsError: openai does not support parameters: ['temperature'], for model=o1", 2),
+        ("invalid temperature: only 1 is allowed for this model", 2),
+        ("max_tokens is too large: 5000. This model supports at most 4096 completion tokens", None),
+        ("'max_tokens' or 'max_completion_tokens' is too large: 5000. The maximum context length is 2048 tokens", None),
+        ("max_tokens must be at least 1, got 0", None),
+        ("[{'type': 'less_than_equal', 'loc': ('body', 'max_tokens'), 'msg': 'Input should be less than 100'}]", None),
+        ("This model does not support images", None),
+        ("Unrecognized request argument supplied: my_max_tokens", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_field_that_can_be_asked_otherwise(words: str, name: int | None) -> None:
+    names = ("stream_options", "max_tokens \N{RIGHTWARDS ARROW} max_completion_tokens", "temperature")
+    assert SENT.adaptation(words) == (None if name is None else names[name])
+
+
+def test_only_what_was_sent_can_be_left_out() -> None:
+    refused = "'{}' is not supported"
+    plain = speak(Settings("chat", "m", stream=False))
+    assert plain.adaptation(refused.format("stream_options")) is None
+    assert plain.adaptation(refused.format("temperature")) is None
+    renamed = SENT.adaptation(refused.format("max_tokens"))
+    assert renamed is not None
+    assert speak(Settings("chat", "m", left_out=(renamed,))).adaptation(refused.format("max_tokens")) is None
+
+
+def test_what_is_left_out_is_not_sent_again() -> None:
+    assert {"stream_options", "max_tokens", "temperature"} <= body(SENT, HELLO).keys()
+    left_out = [
+        SENT.adaptation(f"'{field}' is not supported") for field in ("stream_options", "max_tokens", "temperature")
+    ]
+    found = body(speak(Settings("chat", "m", owner="vllm", left_out=tuple(filter(None, left_out)))), HELLO)
+    assert found == {
+        "model": "m", "stream": True, "ignore_eos": True, "messages": [{"role": "user", "content": "p"}],
+        "max_completion_tokens": 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ({"max_completion_tokens": 9}, {"max_completion_tokens": 9}),
+        ({"max_tokens": 9}, {"max_tokens": 9}),
+        ({"min_tokens": 5}, {"max_tokens": 5, "min_tokens": 5}),
+    ],
+)
+def test_a_length_is_asked_for_once(keys: dict[str, int], asked: dict[str, int]) -> None:
+    found = body(speak(Settings("chat", "m")), Ask(HELLO.messages, 5, body=json.dumps(keys)))
+    assert {key: value for key, value in found.items() if "_tokens" in key} == asked
+
+
+def test_usage_is_asked_for_beside_the_users_own_options_of_a_stream() -> None:
+    ask = Ask(HELLO.messages, 5, body='{"stream_options": {"continuous_usage_stats": true}}')
+    both = {"include_usage": True, "continuous_usage_stats": True}
+    assert body(speak(Settings("chat", "m")), ask)["stream_options"] == both
+    assert "stream_options" not in body(speak(Settings("chat", "m", stream=False)), ask)
+    assert (
+        body(speak(Settings("chat", "m")), Ask(HELLO.messages, 5, body='{"stream_options": null}'))["stream_options"]
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"), [("req-stream-options-400", "stream_options"), ("req-max-completion-tokens", "max")]
+)
+def test_the_words_of_a_recorded_refusal_are_understood(case: str, kind: str) -> None:
+    reply = (RECORDED / case / "reject.bin").read_bytes()
+    words = SENT.error_text(reply.partition(b"\r\n\r\n")[2])
+    assert words is not None
+    assert (SENT.adaptation(words) or "").startswith(kind)
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["count-continuous-usage", "first-reasoning-content", "first-tool-calls", "shape-content-parts", "sse-utf8-split"],
+)
+def test_no_cut_changes_what_a_stream_says(case: str) -> None:
+    reply = (RECORDED / case / "response.bin").read_bytes()
+    assert read(SENT, reply).answer.texts
+    assert not differing(SENT, reply)
