@@ -11,7 +11,9 @@ GROUP = "loadtest.endpoints"
 _OWN = {
     "chat": "openai:Chat",
     "completions": "openai:Completions",
+    "responses": "responses:Responses",
     "embeddings": "embeddings:Embeddings",
+    "rerank": "rerank:Rerank",
     "anthropic": "anthropic:Anthropic",
     "ollama": "ollama:Ollama",
     "ollama-generate": "ollama:OllamaGenerate",
