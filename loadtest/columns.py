@@ -47,6 +47,7 @@ class Columns(NamedTuple):
     asked_output_tokens: Floats
     output_tokens: Floats
     events: Floats
+    samples: Floats
     repeated: Floats  # 1 where the whole input had been sent before, 0 where not
     ok: Mask
     streamed: Mask
@@ -69,6 +70,7 @@ class Columns(NamedTuple):
             asked_output_tokens=_floats(r.asked_output_tokens for r in records),
             output_tokens=_floats(r.output_tokens for r in records),
             events=_floats(r.events for r in records),
+            samples=_floats(r.samples for r in records),
             repeated=_repeated(records, prompts),
             ok=np.array([r.outcome == "ok" for r in records], dtype=np.bool_),
             streamed=np.array([r.streamed for r in records], dtype=np.bool_),

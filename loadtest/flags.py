@@ -50,6 +50,7 @@ _ASKED = (
         "--input-tokens", metavar="LENGTH,…", help="Prompt length: a number or uniform(64, 192); a list is an axis."
     ),
     option("--output-tokens", metavar="LENGTH,…", help="Answer length, likewise."),
+    option("--batch-size", metavar="N,…", help="Samples a request, of endpoints that make no text; one level each."),
     option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
     option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
     option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),

@@ -10,6 +10,8 @@ from loadtest.workload.lengths import Length
 from loadtest.workload.model import Probe, Workload
 
 Scheduler = Literal["continuous", "dynamic", "static", "none"]
+NONE = "none"
+"""The words for a length that nothing has."""
 SCHEDULERS: tuple[Scheduler, ...] = ("continuous", "dynamic", "static", "none")
 
 
@@ -28,7 +30,8 @@ class Level(msgspec.Struct, frozen=True):
     """One level of a run, complete: with the run's seed it determines every request and its due time.
 
     ``workloads`` are one or more, mixed by weight. ``probe`` plays beside them. ``model`` of None is the run's own.
-    ``repeat`` counts from 1: the same level played again in another order, with requests of its own.
+    ``repeat`` counts from 1: the same level played again in another order, with requests of its own. ``batch_size`` is
+    how many samples each request asks for at once, of an endpoint that makes no text.
 
     Either ``duration_s`` or ``requests`` bounds the sending, or both (whichever ends first). ``warmup_s`` is the
     part at the start that is played but not measured. ``grace_s`` is how long unfinished requests may take after
@@ -47,16 +50,17 @@ class Level(msgspec.Struct, frozen=True):
     model: str | None = None
     probe: Probe | None = None
     repeat: int = 1
+    batch_size: int = 1
 
     @property
     def input_tokens(self) -> str:
         """The prompt lengths asked for, in words."""
-        return in_words([workload.input_tokens for workload in self.workloads])
+        return input_words(self.workloads, self.batch_size)
 
     @property
     def output_tokens(self) -> str:
         """The answer lengths asked for, in words."""
-        return in_words([workload.output_tokens for workload in self.workloads])
+        return output_words(self.workloads)
 
     @property
     def of_sessions(self) -> bool:
@@ -70,9 +74,25 @@ class Level(msgspec.Struct, frozen=True):
         return sum(w.weight * (w.output_tokens.mean if w.output_tokens else 1) for w in self.workloads) / weights
 
 
-def in_words(lengths: Iterable[Length | None]) -> str:
-    """Lengths asked for, those of None being the data's."""
-    return " | ".join(dict.fromkeys("data" if length is None else str(length) for length in lengths))
+def input_words(workloads: Iterable[Workload], batch_size: int) -> str:
+    """The prompt lengths asked for, in words."""
+    each = _in_words((workload, workload.input_tokens) for workload in workloads)
+    return each if batch_size == 1 or each == NONE else f"{batch_size} × {each}"
+
+
+def output_words(workloads: Iterable[Workload]) -> str:
+    """The answer lengths asked for, in words."""
+    return _in_words((workload, workload.output_tokens) for workload in workloads)
+
+
+def _in_words(asked: Iterable[tuple[Workload, Length | None]]) -> str:
+    """Lengths asked for; where there is none it is the data's, or it has none."""
+    return " | ".join(
+        dict.fromkeys(
+            str(length) if length is not None else "data" if workload.rows or workload.data else NONE
+            for workload, length in asked
+        )
+    )
 
 
 class WorkerHealth(msgspec.Struct, frozen=True):

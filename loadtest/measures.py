@@ -10,7 +10,7 @@ from itertools import chain, compress
 import numpy as np
 
 from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, clip, measured
-from loadtest.level import Level, in_words
+from loadtest.level import Level, input_words, output_words
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import (
     Concurrency,
@@ -114,6 +114,7 @@ def throughput(requests: Requests, bounds: Bounds) -> Throughput:
     return Throughput(
         output_tokens_per_s=output,
         total_tokens_per_s=None if output is None or input_ is None else significant(output + input_),
+        samples_per_s=None if np.isnan(columns.samples).all() else _rate(columns.samples, share, ok, bounds.length_s),
         events_per_s=_rate(np.where(columns.streamed, columns.events, np.nan), share, ok, bounds.length_s),
     )
 
@@ -161,11 +162,9 @@ def workload(level: Level, only: int | None, requests: Requests, inside: Mask) -
     of = level.workloads if only is None else [level.workloads[only]]
     return Workload(
         input_tokens=_token_lengths(
-            in_words([one.input_tokens for one in of]), columns.asked_input_tokens[good], columns.input_tokens[good]
+            input_words(of, level.batch_size), columns.asked_input_tokens[good], columns.input_tokens[good]
         ),
-        output_tokens=_token_lengths(
-            in_words([one.output_tokens for one in of]), columns.asked_output_tokens[good], columns.output_tokens[good]
-        ),
+        output_tokens=_token_lengths(output_words(of), columns.asked_output_tokens[good], columns.output_tokens[good]),
         source=sources.pop() if len(sources) == 1 else "mixed" if sources else "unknown",
         repeated_prompts=None if np.isnan(columns.repeated).all() else int(np.nansum(columns.repeated)),
         cached_input_tokens=cached_input_tokens(records, good),

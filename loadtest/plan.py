@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadtest.errors import ScenarioError
-from loadtest.level import Batching, Level, Scheduler
+from loadtest.level import Batching, Level, Scheduler, input_words
 from loadtest.records import SessionEnd
 from loadtest.scenario.model import Block, Combine, Scenario
 from loadtest.schedule import Load, arrivals, share, stream
@@ -33,6 +33,7 @@ class _Drawn(NamedTuple):
     session: int | None = None
     turns: int = 1
     ends: SessionEnd | None = None
+    others: tuple[int, ...] = ()
 
 
 def levels(
@@ -45,13 +46,14 @@ def levels(
     """
     seen: dict[Level, None] = {}
     for block in scenario.levels:
-        for scheduler, size, model, in_, out, load in _combined(
+        for scheduler, size, model, in_, out, batch, load in _combined(
             scenario.combine,
             block.scheduler if bundled else [None],
             block.max_batch_size if bundled else [None],
             block.model or [None],
             block.input_tokens or [None],
             block.output_tokens or [None],
+            block.batch_size or [1],
             _loads(scenario, block, rows),
         ):
             duration_s = scenario.duration_s if load.duration_s is None else load.duration_s
@@ -64,10 +66,14 @@ def levels(
                 0, "", load, _batching(scenario, scheduler, size), _workloads(scenario, block, in_, out, rows),
                 duration_s, scenario.requests, _warmup(scenario, duration_s),
                 scenario.timeout_s if scenario.grace_s is None else scenario.grace_s, model, scenario.probe,
+                batch_size=batch,
             )  # fmt: skip
             seen.setdefault(level)
     found = list(seen)
-    varies = {key for key in ("input_tokens", "output_tokens", "model") if len({getattr(it, key) for it in found}) > 1}
+    axes = ("output_tokens", "model", "batch_size")
+    varies = {key for key in axes if len({getattr(it, key) for it in found}) > 1}
+    if len({input_words(level.workloads, 1) for level in found}) > 1:
+        varies.add("input_tokens")
     names = _distinct(_name(level, varies) for level in found)
     named = [msgspec.structs.replace(level, name=name) for level, name in zip(found, names, strict=True)]
     played = []
@@ -124,11 +130,15 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
             rng = stream(seed, "request", level.index, number)
             chosen = _chosen(level.workloads, rng)
             workload, turns_of = level.workloads[chosen], sessions[chosen]
-            row = None
-            if workload.rows is not None:
-                row = arrival if trace else _row(workload, seed, level.index, arrival if apart else played[chosen])
+            rows: list[int] = []
+            if workload.rows is not None and trace:
+                rows = [arrival]
+            elif workload.rows is not None:
+                first = (arrival if apart else played[chosen]) * level.batch_size
+                rows = [_row(workload, seed, level.index, first + place) for place in range(level.batch_size)]
+            row = rows[0] if rows else None
             played[chosen] += 1
-            drawn = _Drawn(rng, chosen, row)
+            drawn = _Drawn(rng, chosen, row, others=tuple(rows[1:]))
             if turns_of is not None:
                 planned, ends = _until(workload, turns_of(row), rng)
                 turns = int(min(planned, most - number))
@@ -232,6 +242,7 @@ def _played(level: Level, seed: int, number: int, drawn: _Drawn) -> Iterator[Req
             number + turn - 1, input_tokens, output_tokens, rng, drawn.workload, session,
             None if session is None else turn, drawn.row, model,
             later.think_s.at(rng.random()) if later else 0.0, drawn.ends if turn == drawn.turns else None,
+            level.batch_size, drawn.others,
         )  # fmt: skip
 
 
@@ -304,8 +315,10 @@ def _workloads(
 def _name(level: Level, varies: set[str]) -> str:
     parts = [str(level.batching)] if level.batching else []
     parts.append(str(level.load))
+    if "batch_size" in varies:
+        parts.append(f"batch={level.batch_size}")
     if "input_tokens" in varies:
-        parts.append(f"in={level.input_tokens}")
+        parts.append(f"in={input_words(level.workloads, 1)}")
     if "output_tokens" in varies:
         parts.append(f"out={level.output_tokens}")
     if "model" in varies:

@@ -43,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     ``prompt_hash`` tells repeated prompts: 48 bits of the whole input. A ``probe`` played beside the load and is in
     none of its figures. The input length is None where nobody asked for one, as of a history. ``model`` is named only
     where the workload asks several. ``ends`` says that this turn was to be the last of its session, and why.
+    ``samples`` are the items that an endpoint which makes no text was asked for.
     """
 
     id: int
@@ -81,6 +82,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     probe: bool = False
     model: str | None = None
     ends: SessionEnd | None = None
+    samples: int | None = None
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:

@@ -89,7 +89,9 @@ def arrived(window: Window, metric: str) -> tuple[float, Floats] | None:
         return None
     first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
     last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
-    output = np.where(columns.streamed, columns.events, 0.0) if metric == "events_per_s" else columns.output_tokens
+    output = columns.samples if metric == "samples_per_s" else columns.output_tokens
+    if metric == "events_per_s":
+        output = np.where(columns.streamed, columns.events, 0.0)
     amounts = [_spread(np.nan_to_num(output), first, last, columns.ok, edges)]
     if metric == "total_tokens_per_s":
         amounts.append(_spread(np.nan_to_num(columns.input_tokens), first, first, columns.ok, edges))

@@ -119,6 +119,28 @@ class Dialect(abc.ABC):
         reply = get("/v1/models")
         cards = model_cards(reply)
         if model is None and not cards:
+    def check(self, tensors: Tensors, samples: int, *, texts: bool) -> None:  # noqa: B027  # most take what is asked
+        """See before the clock that requests of so many samples can be made; ``texts``: a length of text is asked for.
+
+        Raises:
+            UsageError: the model takes something else.
+        """
+
+    def fingerprint(self, ask: Ask) -> int | None:
+        """48 bits that tell one request's input from another's; None where nothing is known of it."""
+        return fingerprint(ask.messages, ask.images)
+
+    def good(self, status: int) -> bool:
+        """Whether a response with that status is an answer."""
+        return 200 <= status < 300
+
+    def found_nothing(self, answer: Answer) -> str | None:
+        """What was looked for in answers and has been in none so far, and what came instead; None: nothing is amiss.
+
+        Asked of each answer that is good otherwise, until one has shown that the dialect fits.
+        """
+        return None
+
             words = " ".join(reply.text.split())[:300] or "(empty)"
             raise TargetError(
                 f"/v1/models names no model: {reply.status} {words}; name one with --model"

@@ -11,8 +11,8 @@ from loadtest.endpoints.catalog import speak
 from loadtest.endpoints.dialect import Dialect, Head
 from loadtest.engine.orders import Prepare, Wiring
 from loadtest.trace import HEADER, traceparent
-from loadtest.wire.origin import parse
-from loadtest.workload.compose import Composer, fingerprint
+from loadtest.wire.origin import Origin, parse
+from loadtest.workload.compose import Composer
 from loadtest.workload.model import Ask, Message
 from loadtest.workload.request import Request
 
@@ -22,6 +22,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
 
     Of a conversation's turn there is ``ask`` in place of the payload: that is written once the history is known, in
     which ``answer`` takes the place of the model's own; None is the model's own. ``at_s`` is a trace's time for it.
+    ``samples`` of None: it asks for text.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     ask: Ask | None = None
     answer: str | None = None
     probe: bool = False
+    samples: int | None = None
 
     @property
     def size(self) -> int:
@@ -90,7 +92,7 @@ class Maker:
             composed.input_tokens,
             ask.max_tokens,
             b"" if waits else self._letters.write(ask, request.id),
-            None if waits else fingerprint(ask.messages, ask.images),
+            None if waits else self._letters.dialect.fingerprint(ask),
             request.workload,
             request.session,
             request.turn,
@@ -100,6 +102,7 @@ class Maker:
             composed.at_s,
             ask if waits else None,
             composed.answer,
+            samples=None if self._letters.dialect.generates else ask.samples,
         )
 
 
@@ -125,8 +128,12 @@ class Letters:
         """A turn of a conversation with what was said before it."""
         assert made.ask is not None
         ask = msgspec.structs.replace(made.ask, messages=(*history, *made.ask.messages))
-        printed = fingerprint(ask.messages, ask.images)
-        return msgspec.structs.replace(made, payload=self.write(ask, made.id), prompt_hash=printed)
+        return msgspec.structs.replace(
+            made, payload=self.write(ask, made.id), prompt_hash=self.dialect.fingerprint(ask)
+        )
+
+    def _headed(self, own: Head) -> bytes:
+        return _head(self._wiring, self._origin, self.dialect, own)
 
 
 def _head(wiring: Wiring, dialect: Dialect, own: Head) -> bytes:

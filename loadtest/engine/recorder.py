@@ -139,6 +139,9 @@ class Recorder:
         output_tokens = usage.output_tokens if usage else None
         if output_tokens == 0 and answer.texts:
             output_tokens = None  # a count of nothing beside real text is no count
+        if outcome == "ok" and answer.samples is not None and 1 < (made.samples or 1) != answer.samples:
+            outcome = "stream_error"
+            error = RequestError("check_failed", f"the answer is of {answer.samples} samples, not {made.samples}")
         if error is not None:
             error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
         intended = (exchange.intended - self.t0_ns) / 1e6
@@ -182,6 +185,7 @@ class Recorder:
         )
 
 
+            samples=made.samples,
 def lasting(error: RequestError) -> bool:
     """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
     status = error.status or 0

@@ -11,7 +11,18 @@ from loadtest.scenario.clashes import LOADS
 from loadtest.scenario.document import Keys, Place, dotted
 from loadtest.scenario.model import Block, Scenario, ServerSettings
 from loadtest.schedule import Stage
-from loadtest.workload.model import Conversation, Data, Images, Prefix, Probe, Trace, Weighted, Workload
+from loadtest.workload.model import (
+    Conversation,
+    Data,
+    Images,
+    Input,
+    Prefix,
+    Probe,
+    Tensors,
+    Trace,
+    Weighted,
+    Workload,
+)
 
 AXES: dict[str, str] = {
     "concurrency": "load",
@@ -20,6 +31,7 @@ AXES: dict[str, str] = {
     "trace": "load",
     "input_tokens": "workload",
     "output_tokens": "workload",
+    "batch_size": "workload",
     "model": "",
     "scheduler": "server",
     "max_batch_size": "server",
@@ -37,7 +49,8 @@ class _Builder:
         self._file = file
         self._values = values
         self._sources: dict[str, str] = {}
-        self._generates = dialect(file.endpoint or form.DEFAULTS["endpoint"]).generates
+        spoken = dialect(file.endpoint or form.DEFAULTS["endpoint"])
+        self._generates, self._reads = spoken.generates, spoken.reads
 
     def scenario(self, name: str) -> tuple[Scenario, dict[str, str]]:
         file, one = self._file, self._one
@@ -133,9 +146,10 @@ class _Builder:
             rate_per_s=load if kind == "rate" else None,
             stages=tuple(map(_stage, load)) if kind == "stages" else None,
             trace=_trace(load) if kind == "trace" else None,
-            input_tokens=None if file.mix else axis("input_tokens", default=made),
+            input_tokens=None if file.mix else axis("input_tokens", default=made and self._reads),
             output_tokens=None if file.mix else axis("output_tokens", default=made and self._generates),
             model=axis("model"),
+            batch_size=axis("batch_size"),
             scheduler=axis("scheduler"),
             max_batch_size=axis("max_batch_size"),
         )
@@ -155,10 +169,12 @@ class _Builder:
         part = len(at) > 1
         data = one("data")
         if part and not data:  # the length of made text is never left open
-            shared["input_tokens"] = form.DEFAULTS["workload.input_tokens"][0]
+            if self._reads:
+                shared["input_tokens"] = form.DEFAULTS["workload.input_tokens"][0]
             if self._generates:
                 shared["output_tokens"] = form.DEFAULTS["workload.output_tokens"][0]
         prefix, talk, models, images, body = map(one, ("prefix", "conversation", "models", "images", "body"))
+        inputs, binary = map(one, ("inputs", "binary"))
         return Workload(
             input_tokens=one("input_tokens") if part else None,
             output_tokens=one("output_tokens") if part else None,
@@ -172,6 +188,7 @@ class _Builder:
             models=tuple(Weighted(name, weight) for name, weight in (models or {}).items()),
             images=Images(_default("images", images, "count"), *images.size) if images else None,
             body=msgspec.json.encode(body).decode() if body else None,
+            tensors=Tensors(tuple(map(_input, inputs or ())), binary),
         )
 
     def _probe(self) -> Probe | None:
@@ -210,6 +227,12 @@ def _data(data: form.Data) -> Data:
         *(data.input_tokens or (None, None)),
         *(data.output_tokens or (None, None)),
     )
+
+
+def _input(given: form.Input) -> Input:
+    shape = None if given.shape is None else tuple(given.shape)
+    low, high = given.range or (None, None)
+    return Input(given.name, given.dtype, shape, given.values, low, high, _default("inputs", given, "order"))
 
 
 def _conversation(talk: form.Conversation) -> Conversation:

@@ -25,6 +25,7 @@ _EXCLUDES = {
 _ZIPPED = {
     "input_tokens": "workload",
     "output_tokens": "workload",
+    "batch_size": "workload",
     "model": "",
     "scheduler": "server",
     "max_batch_size": "server",
@@ -59,6 +60,7 @@ def clashes(document: Document) -> Iterator[Fault]:
     yield from _zip_faults(document, load, blocks)
     yield from _mix_faults(document, played)
     yield from _model_faults(document)
+    yield from _batch_faults(document, played)
     for at, block in blocks:
         source: Keys | None = ("workload", "data") if mapping(data, "workload").get("data") is not None else None
         if load_of(block, load) == "trace":
@@ -232,6 +234,24 @@ def _model_faults(document: Document) -> Iterator[Fault]:
                 yield _between(document, at, text)
 
 
+def _batch_faults(document: Document, played: Played) -> Iterator[Fault]:
+    """Several samples a request, where the endpoint makes text or the load is one of single requests."""
+    data = document.data
+    endpoint = data.get("endpoint") or form.DEFAULTS["endpoint"]
+    places: list[tuple[Keys, dict[str, Any]]] = [(("workload",), mapping(data, "workload")), *blocks_of(data)]
+    for at, section in places if endpoint in kinds() else ():
+        here = (*at, "batch_size")
+        if section.get("batch_size") is None:
+            continue
+        if dialect(endpoint).generates:
+            text = f"does not apply: {endpoint} makes text, of which the server makes batches itself: raise concurrency"
+            yield _between(document, here, text)
+        for other in played:
+            if other[-1] == "trace":
+                why = "its arrivals are single requests; keep one"
+                yield _between(document, here, f"excludes {_where(document, other, here)}: {why}")
+
+
 def _workload_faults(
     document: Document, at: Keys, asked: dict[str, Any], traced: Keys | None
 ) -> Iterator[tuple[str, str]]:
@@ -266,6 +286,11 @@ def _workload_faults(
     spoken = dialect(endpoint)
     for key in sorted({"conversation", "images"} & given) if not spoken.converses else ():
         yield key, f"needs an endpoint of messages, such as chat: {endpoint} takes plain text"
+    for key in sorted({"inputs", "binary"} & given) if spoken.reads else ():
+        yield key, f"needs an endpoint of tensors, such as kserve: {endpoint} takes text"
+    for key in sorted({"body", "conversation", "images", "prefix", "data"} & given) if not spoken.reads else ():
+        if not ({key} & {"conversation", "images"} and not spoken.converses):
+            yield key, f"does not apply: the endpoint {endpoint} takes tensors; give inputs"
     if not spoken.generates and "output_tokens" in given:
         yield "output_tokens", f"does not apply: the endpoint {endpoint} writes no answer"
 

@@ -27,12 +27,14 @@ from loadtest.scenario.kinds import (
     OneOrMore,
     PerSecond,
     PositiveDuration,
+    Range,
     Remark,
     ServerCount,
     Share,
     Size,
     Speed,
     Text,
+    Values,
     Weight,
     Window,
     Word,
@@ -41,10 +43,12 @@ from loadtest.scenario.model import Combine, Dtype, Provider, WhenFull
 from loadtest.schedule import Arrival
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
-from loadtest.workload.model import DataFormat, History, Order, TraceFormat
+from loadtest.workload.model import DataFormat, Datatype, History, Order, TraceFormat
 
 MAX_STAGES = 100
 MAX_PARTS = 100
+MAX_BATCH = 65_536
+MAX_INPUTS = 100
 MAX_SLOS = 100
 
 DEFAULTS: dict[str, Any] = {
@@ -64,6 +68,7 @@ DEFAULTS: dict[str, Any] = {
     "conversation.history": "real",
     "conversation.abandon": 0.0,
     "images.count": 1,
+    "inputs.order": "shuffle",
     "probe_stream.input_tokens": Tokens(16, 16),
     "probe_stream.output_tokens": Tokens(1, 1),
     "load.repeat": 1,
@@ -110,6 +115,14 @@ InputTokens = Annotated[
         description="Length of each prompt in tokens: a number, uniform(low, high) with both ends included, or another "
         "distribution. One level for each value of a list. Data and traces have lengths of their own.",
         examples=[128, "uniform(64, 192)", "lognormal(512, 300, max=4000)", [128, 512, 1024]],
+    ),
+]
+BatchSize = Annotated[
+    Axis[Annotated[int, Field(ge=1, le=MAX_BATCH)]] | None,
+    Field(
+        description="Samples that each request asks for at once, of an endpoint that makes no text (embeddings, "
+        "rerank, tensors). One level for each value. Not given: one.",
+        examples=[8, [1, 8, 32]],
     ),
 ]
 OutputTokens = Annotated[
@@ -354,6 +367,36 @@ class Images(Section):
     size: Size = Field(description="Width and height in pixels.", examples=["512x512"])
 
 
+class Input(Section):
+    """One input tensor of a model of tensors."""
+
+    name: Word = Field(description="As the model calls it.", examples=["pixels"])
+    dtype: Datatype | None = Field(
+        None, description="Its type, in the protocol's words. Not given: as the server says.", examples=["FP32"]
+    )
+    shape: Annotated[list[Annotated[int, Field(ge=-1, le=2**31)]], Field(max_length=32)] | None = Field(
+        None,
+        description="Its shape, with a first dimension of -1 for the batch. Not given: as the server says, if it "
+        "leaves no other dimension open.",
+        examples=[[-1, 3, 224, 224]],
+    )
+    values: Values | None = Field(
+        None,
+        description="random (drawn anew for every request), zeros, one number for all of it, or a .npy or .npz file "
+        "whose rows are the samples. Not given: random.",
+        examples=["random", 0, "./images.npy"],
+    )
+    range: Range | None = Field(
+        None,
+        description="Least and most of what is drawn. Not given: 0 to 1, of UINT8 0 to 255, of other whole numbers 0 "
+        "to 99.",
+        examples=[[0, 30521]],
+    )
+    order: Order | None = Field(
+        None, description="How the rows of a file are taken: shuffle, file, or random, as of data."
+    )
+
+
 class Asked(Section):
     """What is said of the requests of a workload, whichever way its lengths are given."""
 
@@ -382,6 +425,14 @@ class Asked(Section):
         description="Further keys of every request's body, such as tools, response_format or temperature.",
         examples=[{"temperature": 0.7}],
     )
+    inputs: Annotated[list[Input], Field(min_length=1, max_length=MAX_INPUTS)] | None = Field(
+        None, description="Input tensors; of the endpoint kserve. Those that are not named here are drawn at random."
+    )
+    binary: bool | None = Field(
+        None,
+        description="Whether tensors are sent and asked for as bytes behind the JSON; of the endpoint kserve. Not "
+        "given: if the server says that it can.",
+    )
 
 
 class Workload(Asked):
@@ -389,6 +440,7 @@ class Workload(Asked):
 
     input_tokens: InputTokens = None
     output_tokens: OutputTokens = None
+    batch_size: BatchSize = None
 
 
 class Part(Asked):
@@ -449,6 +501,7 @@ class Block(Section):
     trace: TraceLoad = None
     input_tokens: InputTokens = None
     output_tokens: OutputTokens = None
+    batch_size: BatchSize = None
     model: ModelAxis = None
     scheduler: SchedulerAxis = None
     max_batch_size: MaxBatchSize = None
@@ -545,6 +598,7 @@ SECTIONS: dict[str, type[Section]] = {
     "columns": Columns,
     "conversation": Conversation,
     "images": Images,
+    "inputs": Input,
 }
 """The form of each mapping, or of each item of a list, by the key that it stands behind."""
 

@@ -179,6 +179,33 @@ def bounds(value: object) -> tuple[int | None, int | None]:
     raise ValueError("expected [least, most] tokens, such as [16, 4000] or [null, 4000]")
 
 
+def values(value: object, info: ValidationInfo[Path | None]) -> float | str | None:
+    """What fills a tensor: one number, or the path of a file of arrays; None is drawn.
+
+    Raises:
+        ValueError: it is none of them, or there is no such file.
+    """
+    if value == "random":
+        return None
+    if value == "zeros":
+        return 0.0
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if not isinstance(value, str) or not value.endswith((".npy", ".npz")):
+        raise ValueError("expected random, zeros, a number, or the path of a .npy or .npz file")
+    return local_file(value, info)
+
+
+def span(value: object) -> tuple[float, float]:
+    """``[least, most]`` of numbers that are drawn."""
+    match value:
+        case [bool(), _] | [_, bool()]:
+            pass
+        case [int() | float() as least, int() | float() as most] if -math.inf < least <= most < math.inf:
+            return float(least), float(most)
+    raise ValueError("expected [least, most], such as [0, 255]")
+
+
 def window(value: object) -> tuple[float, float | None]:
     """``[start, end]`` of a trace's own time in seconds; an end of null is the trace's."""
     if not isinstance(value, list) or len(value) != 2:
@@ -285,6 +312,16 @@ Bounds = Annotated[
     tuple[int | None, int | None],
     PlainValidator(bounds),
     WithJsonSchema({"type": "array", "items": _COUNT_OR_NULL, "minItems": 2, "maxItems": 2}),
+]
+Values = Annotated[
+    float | str | None,
+    PlainValidator(values),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(random|zeros|.+\.np[yz])$"}]}),
+]
+Range = Annotated[
+    tuple[float, float],
+    PlainValidator(span),
+    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
 ]
 _TIME_OR_NULL = {"anyOf": [_DURATION_SCHEMA, {"type": "null"}]}
 Window = Annotated[

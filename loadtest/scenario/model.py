@@ -21,8 +21,8 @@ class Block(msgspec.Struct, frozen=True):
     Exactly one of ``concurrency`` (closed loop: requests in flight), ``rate_per_s`` (open loop: requests a second,
     of the whole run), ``stages`` (open loop: one level whose rate changes) and ``trace`` (open loop: one level of
     recorded arrivals) is given. Lengths of None are those of the scenario's workloads, of their data or of the trace.
-    ``model`` of None is the target's own. ``scheduler`` and ``max_batch_size`` are settings of the bundled server and
-    mean nothing for another target.
+    ``model`` of None is the target's own, ``batch_size`` of None one sample a request. ``scheduler``
+    and ``max_batch_size`` are settings of the bundled server and mean nothing for another target.
     """
 
     concurrency: list[int] | None
@@ -34,6 +34,7 @@ class Block(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...] | None = None
     trace: Trace | None = None
     model: list[str] | None = None
+    batch_size: list[int] | None = None
 
 
 class ServerSettings(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "data": ("workload", "data"),
     "input_tokens": ("workload", "input_tokens"),
     "output_tokens": ("workload", "output_tokens"),
+    "batch_size": ("workload", "batch_size"),
     "endpoint": ("endpoint",),
     "stream": ("stream",),
     "model": ("model",),
@@ -220,7 +221,8 @@ def _levels(scenario: Scenario) -> int:
 def _axis_lengths(block: Block) -> list[int]:
     """How many values each axis of a block has."""
     load = block.concurrency or block.rate_per_s or [None]
-    axes = (load, block.input_tokens, block.output_tokens, block.model, block.scheduler, block.max_batch_size)
+    lengths = block.input_tokens, block.output_tokens, block.batch_size
+    axes = (load, *lengths, block.model, block.scheduler, block.max_batch_size)
     return [len(axis or [None]) for axis in axes]
 
 

@@ -11,7 +11,7 @@ from loadtest.scenario.document import scalar
 from loadtest.scenario.model import Block, Scenario
 from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Conversation, Data, Images, Prefix, Trace, Workload
+from loadtest.workload.model import Conversation, Data, Images, Input, Prefix, Trace, Workload
 
 HEADER = "# Every value of this scenario; behind each, where it came from.\n"
 
@@ -60,7 +60,8 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
     if mixed:
         items("mix", [_part(workload) for workload in scenario.workloads])
     else:
-        section("workload", (_lengths(alone) if alone else {}) | _asked(scenario.workloads[0]))
+        lengths = _lengths(alone) | _batches(alone) if alone else {}
+        section("workload", lengths | _asked(scenario.workloads[0]))
     section(
         "load",
         (_load(alone) if alone else {})
@@ -96,7 +97,9 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
     )
     if not alone:
         blocks = scenario.levels
-        items("levels", [_load(b) | ({} if mixed else _lengths(b)) | _model(b) | _batching(b) for b in blocks])
+        axes = [_batches(block) | _model(block) | _batching(block) for block in blocks]
+        lengths_of = [{} if mixed else _lengths(block) for block in blocks]
+        items("levels", [_load(b) | own | rest for b, own, rest in zip(blocks, lengths_of, axes, strict=True)])
     section(
         "timeouts",
         {
@@ -127,6 +130,10 @@ def _lengths(block: Block) -> dict[str, Value]:
     return {"input_tokens": _axis(block.input_tokens), "output_tokens": _axis(block.output_tokens)}
 
 
+def _batches(block: Block) -> dict[str, Value]:
+    return {"batch_size": _axis(block.batch_size)}
+
+
 def _model(block: Block) -> dict[str, Value]:
     return {"model": _axis(block.model)}
 
@@ -151,7 +158,20 @@ def _asked(workload: Workload) -> dict[str, Value]:
         "models": {model.name: model.weight for model in workload.models} or None,
         "images": _images(images) if images else None,
         "body": msgspec.json.decode(workload.body) if workload.body else None,
+        "inputs": [*map(_input, workload.tensors.inputs)] or None,
+        "binary": workload.tensors.binary,
     }
+
+
+def _input(given: Input) -> dict[str, Value]:
+    return _without_none(
+        name=given.name,
+        dtype=given.dtype,
+        shape=None if given.shape is None else [*given.shape],
+        values=given.values,
+        range=None if given.low is None else [given.low, given.high],
+        order=given.order,
+    )
 
 
 def _prefix(prefix: Prefix) -> dict[str, Value]:

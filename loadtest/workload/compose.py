@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadtest.workload.images import image
-from loadtest.workload.model import BLOCK_TOKENS, OUTPUT_TOKENS, Ask, Message, Prefix, Turn, Workload
+from loadtest.workload.model import BLOCK_TOKENS, OUTPUT_TOKENS, Ask, Message, Prefix, Row, Turn, Workload
 from loadtest.workload.prompts import Prompts
 from loadtest.workload.request import Request
 from loadtest.workload.rows import Reader
@@ -59,9 +59,9 @@ class Composer:
             ResultError: the prepared data cannot be read.
         """
         workload, prompts = self._workloads[request.workload], self._prompts[request.workload]
-        rng, turn, body = request.rng, _NO_TURN, workload.body
+        rng, turn, body, cells = request.rng, _NO_TURN, workload.body, None
         if request.row is not None:
-            turn, body = self._turn(request, body)
+            turn, body, cells = self._turn(request, body)
         if turn.at_s is not None:
             messages, length = _replayed(turn, workload.prefix, prompts, rng)
         elif request.turn is not None and request.turn > 1:
@@ -69,6 +69,8 @@ class Composer:
             messages, length = own, None  # the history is not known yet
         else:
             messages, length = self._opening(request, turn, workload, prompts)
+            if request.samples > 1:
+                messages, length = self._batch(request, workload, prompts, messages, length)
         output = request.output_tokens or turn.output_tokens or _recorded(turn.answer, prompts) or OUTPUT_TOKENS
         images: tuple[str, ...] = ()
         if (asked := workload.images) is not None:
@@ -78,7 +80,10 @@ class Composer:
         answer = None
         if request.session is not None and workload.conversation and workload.conversation.history == "canned":
             answer = prompts.text(output, rng) if turn.answer is None else turn.answer
-        ask = Ask(messages, output, request.model, images, body, length, rng.getrandbits(64))
+        ask = Ask(
+            messages, output, request.model, images, body, length, rng.getrandbits(64), request.samples, request.id,
+            workload.tensors, cells,
+        )  # fmt: skip
         return Composed(ask, length, answer, turn.at_s)
 
     def close(self) -> None:
@@ -87,16 +92,34 @@ class Composer:
             if reader is not None:
                 reader.close()
 
-    def _turn(self, request: Request, body: str | None) -> tuple[Turn, str | None]:
-        """The turn of the data that a request plays, and the keys of its body: the row's, and above them the user's."""
-        reader = self._readers[request.workload]
+    def _batch(
+        self, request: Request, workload: Workload, prompts: Prompts, first: tuple[Message, ...], length: int | None
+    ) -> tuple[tuple[Message, ...], int | None]:
+        """One message for each sample of a request, and the length of them all."""
+        samples, known = [first], length
+        for place in range(request.samples - 1):
+            turn = self._row(request.workload, request.others[place]).turns[0] if request.others else _NO_TURN
+            messages, one = self._opening(request, turn, workload, prompts)
+            samples.append(messages)
+            known = None if known is None or one is None else known + one
+        return tuple(Message("user", "\n\n".join(part.content for part in each)) for each in samples), known
+
+    def _row(self, workload: int, number: int) -> Row:
+        reader = self._readers[workload]
         assert reader is not None
+        return reader.row(number)
+
+    def _turn(self, request: Request, body: str | None) -> tuple[Turn, str | None, str | None]:
+        """The turn of the data that a request plays, and the keys of its body: the row's, and above them the user's.
+
+        The third is the row's columns that are kept.
+        """
         assert request.row is not None
-        row = reader.row(request.row)
+        row = self._row(request.workload, request.row)
         if row.body and body:
             both = {**msgspec.json.decode(row.body), **msgspec.json.decode(body)}
             body = msgspec.json.encode(both).decode()
-        return row.turns[(request.turn or 1) - 1], body or row.body
+        return row.turns[(request.turn or 1) - 1], body or row.body, row.cells
 
     def _opening(
         self, request: Request, turn: Turn, workload: Workload, prompts: Prompts

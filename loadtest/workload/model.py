@@ -11,6 +11,11 @@ DataFormat = Literal["sharegpt", "chat", "openai-batch", "jsonl", "csv", "parque
 TraceFormat = Literal["azure", "mooncake", "burstgpt", "jsonl"]
 Order = Literal["file", "shuffle", "random"]
 History = Literal["real", "canned"]
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64",
+    "BYTES",
+]  # fmt: skip
+"""Types of tensors by the names of the Open Inference Protocol; BYTES is text."""
 BLOCK_TOKENS = 512  # what one of a trace's hash ids stands for
 OUTPUT_TOKENS = 256  # the most of an answer whose length neither the scenario nor the data say
 
@@ -34,6 +39,29 @@ class Images(msgspec.Struct, frozen=True):
     height: int
 
 
+class Input(msgspec.Struct, frozen=True):
+    """One input tensor. ``dtype`` and ``shape`` of None are as the server says; a first dimension of -1 is the batch.
+
+    ``values`` is one number for all of it, or the path of a .npy or .npz file whose rows are the samples, taken in
+    ``order``; of None they are drawn anew for every request, between ``low`` and ``high``.
+    """
+
+    name: str
+    dtype: Datatype | None = None
+    shape: tuple[int, ...] | None = None
+    values: float | str | None = None
+    low: float | None = None
+    high: float | None = None
+    order: Order = "shuffle"
+
+
+class Tensors(msgspec.Struct, frozen=True):
+    """What goes into a model of tensors; inputs that are not named are drawn. ``binary`` of None: if the server can."""
+
+    inputs: tuple[Input, ...] = ()
+    binary: bool | None = None
+
+
 class Weighted(msgspec.Struct, frozen=True):
     """A model (or LoRA adapter) by name, and how often it is asked compared with the others."""
 
@@ -46,7 +74,8 @@ class Data(msgspec.Struct, frozen=True):
 
     ``order``: ``file`` plays the rows as they stand, again and again; ``shuffle`` without replacement in a seeded
     order; ``random`` with replacement. Rows outside ``min_input..max_input`` or ``min_output..max_output`` tokens are
-    skipped.
+    skipped. ``kept`` are columns whose values go with the request, whatever they are; without ``texts`` those are all
+    of it, and a row needs no prompt.
     """
 
     path: str
@@ -57,6 +86,8 @@ class Data(msgspec.Struct, frozen=True):
     max_input: int | None = None
     min_output: int | None = None
     max_output: int | None = None
+    kept: tuple[str, ...] = ()
+    texts: bool = True
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -131,6 +162,7 @@ class Workload(msgspec.Struct, frozen=True):
     images: Images | None = None
     body: str | None = None
     rows: Rows | None = None
+    tensors: Tensors = Tensors()
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -169,18 +201,22 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """One row of data or one session of a trace: its turns in order, at least one.
 
-    ``body`` is a JSON object: what a batch file asks beside messages and length (temperature, tools, …).
+    ``body`` is a JSON object: what a batch file asks beside messages and length (temperature, tools, …). ``cells`` is
+    one too: the columns that are kept.
     """
 
     turns: tuple[Turn, ...]
     body: str | None = None
+    cells: str | None = None
 
 
 class Ask(msgspec.Struct, frozen=True):
     """What one request asks, in no dialect yet. ``images`` are data URLs that go with the last message.
 
     ``input_tokens`` is the length that the prompt was made to have, None where that is not known; ``seed`` is a number
-    of the request's own, for whatever else a dialect has to draw.
+    of the request's own, for whatever else a dialect has to draw. ``samples`` is how many items it holds, ``number``
+    its place in the level, and ``tensors`` what a dialect of tensors makes them of. ``row`` is a JSON object of the
+    columns of the data that are kept.
     """
 
     messages: tuple[Message, ...]
@@ -190,3 +226,7 @@ class Ask(msgspec.Struct, frozen=True):
     body: str | None = None
     input_tokens: int | None = None
     seed: int = 0
+    samples: int = 1
+    number: int = 0
+    tensors: Tensors = Tensors()
+    row: str | None = None
