@@ -5,9 +5,11 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 
 from loadtest.endpoints.dialect import Dialect, Settings
+from loadtest.endpoints.pattern import Pattern
 from loadtest.errors import UsageError
 
 GROUP = "loadtest.endpoints"
+_UNSAID = Pattern()
 _OWN = {
     "chat": "openai:Chat",
     "completions": "openai:Completions",
@@ -20,6 +22,7 @@ _OWN = {
     "tgi": "tgi:TGI",
     "llamacpp": "llamacpp:LlamaCpp",
     "triton": "triton:Triton",
+    "http": "template:Template",
 }
 
 
@@ -34,8 +37,8 @@ def kinds() -> tuple[str, ...]:
 
 
 @functools.cache
-def dialect(kind: str) -> type[Dialect]:
-    """The class of a kind.
+def dialect(kind: str, pattern: Pattern = _UNSAID) -> type[Dialect]:
+    """The class of a kind, for an API that a scenario says this of.
 
     Raises:
         UsageError: there is none of that name, or an installed package's cannot be used.
@@ -52,12 +55,12 @@ def dialect(kind: str) -> type[Dialect]:
         raise UsageError(f"endpoint {kind!r}: there is none; there are {', '.join(kinds())}")
     if not (isinstance(found, type) and issubclass(found, Dialect)):
         raise UsageError(f"endpoint {kind}: {found!r} is not a subclass of loadtest.endpoints.dialect.Dialect")
-    return found
+    return found.of(pattern)
 
 
 def speak(settings: Settings) -> Dialect:
     """The dialect of a run."""
-    return dialect(settings.kind)(settings)
+    return dialect(settings.kind, settings.pattern)(settings)
 
 
 def endings() -> tuple[str, ...]:

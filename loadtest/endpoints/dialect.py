@@ -8,10 +8,12 @@ import msgspec
 
 from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.lenient import error_text
+from loadtest.endpoints.pattern import Pattern
 from loadtest.errors import TargetError
 from loadtest.target import Known, model_cards
 from loadtest.wire.control import Reply
-from loadtest.workload.model import Ask
+from loadtest.workload.compose import fingerprint
+from loadtest.workload.model import Ask, Tensors
 
 Framing = Literal["sse", "ndjson", "lines", "chunks"]
 Get = Callable[[str], Reply]
@@ -22,8 +24,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     ``owner`` is who the server says owns the model, ``told`` a JSON object for the dialect's own use, both from
     ``Dialect.discover``. ``path`` takes the place of the dialect's own. ``left_out`` are names of adaptations, as
-    ``Dialect.adaptation`` gave them. ``counting``: these requests are none of the measurement, and only to tell how
-    many tokens a prompt has.
+    ``Dialect.adaptation`` gave them. ``pattern`` is what a scenario says of an API itself, and ``variables`` are those
+    of the environment that it names, with their values. ``seed`` is the run's. ``counting``: these requests are none of
+    the measurement, and only to tell how many tokens a prompt has.
     """
 
     kind: str
@@ -33,6 +36,9 @@ class Settings(msgspec.Struct, frozen=True):
     told: str = "{}"
     path: str | None = None
     left_out: tuple[str, ...] = ()
+    pattern: Pattern = Pattern()
+    variables: tuple[tuple[str, str], ...] = ()
+    seed: int = 0
     counting: bool = False
 
 
@@ -50,26 +56,38 @@ class Dialect(abc.ABC):
     ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``generates``: it makes text, token
     by token; without, an answer has no TTFT, no output length is asked for, and what counts are samples.
     ``converses``: it takes messages with roles, and pictures in them; without, it takes plain text.
+    ``reads``: what it takes is text; without, no length of it is asked for unless the user does, and nothing counted.
     ``key_header`` takes the API key as it is; of None it is sent as a bearer token.
+    ``counts``: a few small requests may be sent to see how many tokens it makes of them. ``exact_url``: the URL of a
+    run is that of its requests, and no base that paths of an API come behind. ``bodiless``: an answer may be empty.
     """
 
     path: str
     method = "POST"
     content_type: str | None = "application/json"
-    framing: ClassVar[Framing] = "sse"
-    ends_cleanly: ClassVar[bool] = False
+    framing: Framing = "sse"
+    ends_cleanly: bool = False
+    bodiless: bool = False
     generates: ClassVar[bool] = True
     converses: ClassVar[bool] = False
+    reads: ClassVar[bool] = True
     key_header: ClassVar[str | None] = None
-    headers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    counts: ClassVar[bool] = True
+    exact_url: ClassVar[bool] = False
+    headers: tuple[tuple[str, str], ...] = ()
     endings: ClassVar[tuple[str, ...]] = ()
-    """Paths of the API that a URL may end in and that are no part of its base."""
+    """Paths of the API that a URL may end in and that are no part of its base; one that it has is its ``path``."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.streams = settings.stream and self.generates
         if settings.path is not None:
             self.path = settings.path
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> "type[Dialect]":
+        """The dialect of an API that a scenario says this of; most know theirs and need no word of it."""
+        return cls
 
     @property
     def accept(self) -> str:
@@ -101,24 +119,6 @@ class Dialect(abc.ABC):
         """Path and headers of this request, where they are not those of all."""
         return None
 
-    def error_text(self, body: bytes) -> str | None:
-        """The server's own words in the body of an error, or None."""
-        return error_text(body)
-
-    def adaptation(self, words: str) -> str | None:
-        """A name for what may be asked otherwise after a 400 with these words, or None. See docs/metrics.md."""
-        return None
-
-    @classmethod
-    def discover(cls, get: Get, model: str | None) -> Known:
-        """What the target says of itself before the run; ``model`` is the one asked for, if one is.
-
-        Raises:
-            TargetError: it cannot be reached, or names no model and none was given.
-        """
-        reply = get("/v1/models")
-        cards = model_cards(reply)
-        if model is None and not cards:
     def check(self, tensors: Tensors, samples: int, *, texts: bool) -> None:  # noqa: B027  # most take what is asked
         """See before the clock that requests of so many samples can be made; ``texts``: a length of text is asked for.
 
@@ -141,6 +141,24 @@ class Dialect(abc.ABC):
         """
         return None
 
+    def error_text(self, body: bytes) -> str | None:
+        """The server's own words in the body of an error, or None."""
+        return error_text(body)
+
+    def adaptation(self, words: str) -> str | None:
+        """A name for what may be asked otherwise after a 400 with these words, or None. See docs/metrics.md."""
+        return None
+
+    @classmethod
+    def discover(cls, get: Get, model: str | None) -> Known:
+        """What the target says of itself before the run; ``model`` is the one asked for, if one is.
+
+        Raises:
+            TargetError: it cannot be reached, or names no model and none was given.
+        """
+        reply = get("/v1/models")
+        cards = model_cards(reply)
+        if model is None and not cards:
             words = " ".join(reply.text.split())[:300] or "(empty)"
             raise TargetError(
                 f"/v1/models names no model: {reply.status} {words}; name one with --model"

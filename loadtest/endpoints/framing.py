@@ -40,17 +40,35 @@ class Lines:
 
 
 class Chunks:
-    """One event for whatever one read of the socket brought."""
+    """One event for whatever one read of the socket brought, up to its last whole character."""
 
-    __slots__ = ()
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """See ``Cutter``."""
-        return [piece] if piece else []
+        piece = self._rest + piece
+        whole = len(piece) - _cut_off(piece)
+        self._rest = piece[whole:]
+        return [piece[:whole]] if whole else []
 
     def finish(self) -> list[bytes]:
         """See ``Cutter``."""
-        return []
+        last, self._rest = self._rest, b""
+        return [last] if last else []
+
+
+def _cut_off(piece: bytes) -> int:
+    """How many bytes at the end are the beginning of a character in UTF-8 that goes on beyond them."""
+    for back in range(1, min(3, len(piece)) + 1):
+        byte = piece[-back]
+        if byte >= 0xC0:  # a character begins here: of two, three or four bytes
+            return back if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) else 0
+        if byte < 0x80:
+            return 0
+    return 0
 
 
 def cutter(framing: Framing) -> Cutter:

@@ -27,6 +27,7 @@ class Reading:
         self.bytes_in = 0
         self.reads = 0
         self.streamed = False
+        self.misfit = False  # what the user told the dialect of this API is not so
         self.outcome: Outcome = "ok"
         self.error: RequestError | None = None
         self._dialect = dialect
@@ -80,7 +81,7 @@ class Reading:
         Returns the bytes to go on with: none, as long as there are too few to tell.
         """
         self._opening = b""
-        if not 200 <= self._response.status < 300:
+        if not self._dialect.good(self._response.status):
             return first
         if (framing := self._dialect.framing) != "sse":
             if self._dialect.streams and not first.lstrip().startswith(b"<"):
@@ -96,16 +97,17 @@ class Reading:
         return first
 
     def _keep(self, piece: bytes) -> None:
-        if 200 <= self._response.status < 300 or self._body_bytes < _BODY_KEPT:
+        if self._dialect.good(self._response.status) or self._body_bytes < _BODY_KEPT:
             self._body.append(piece)
             self._body_bytes += len(piece)
 
     def _judge(self, exchange: Exchange, whole: bool) -> tuple[Outcome, RequestError | None]:
         response, answer, failure = self._response, self.answer, exchange.failure
         status = response.status
-        good_status = 200 <= status < 300
+        good_status = self._dialect.good(status)
         body = b"".join(self._body)
-        if good_status and body and whole and answer.error is None:
+        in_one = self._stream is None and (body or self._dialect.bodiless)
+        if good_status and in_one and whole and answer.error is None:
             try:
                 self._dialect.whole(answer, body)
             except ValueError as error:
@@ -124,7 +126,7 @@ class Reading:
                 "truncated",
                 f"the connection closed inside the head of the response, after {self.bytes_in} bytes",
             )
-        if 300 <= status < 400:
+        if 300 <= status < 400 and not good_status:
             target = response.headers.get("location", "(no Location header)")
             if intermediary.signing_in(target):
                 mend = "to sign in there: the endpoint was not reached; give a key that it takes"
@@ -139,7 +141,7 @@ class Reading:
                 f"the connection closed before the body ended, after {self.bytes_in} bytes",
                 status,
             )
-        if self._stream is None and not body:
+        if self._stream is None and not in_one:
             return "stream_error", RequestError("empty_body", f"{status} with an empty body", status)
         if answer.finish_reason in _ABORTED:
             return "stream_error", RequestError(
@@ -150,6 +152,9 @@ class Reading:
         if not answer.ended and answer.finish_reason is None:
             words = "the stream ended without finish_reason or [DONE]: the answer may be cut short"
             return "stream_error", RequestError("no_terminal", words, status)
+        if (amiss := self._dialect.found_nothing(answer)) is not None:
+            self.misfit = True
+            return "stream_error", RequestError("not_a_stream", amiss, status)
         return "ok", None
 
     def _http_error(self, body: bytes) -> RequestError:

@@ -53,6 +53,8 @@ def site(url: str, kind: str) -> Site:
         UsageError: it is no URL, or there is no such kind.
     """
     spoken, given, path = dialect(kind), parse(url).prefix, None
+    if spoken.exact_url:
+        return Site(kind, parse(url, None))
     short = [ending.removeprefix("/v1") for ending in spoken.endings if ending.startswith("/v1/")]
     if (found := next(filter(given.endswith, (*spoken.endings, *short)), None)) is not None:
         origin, path = parse(url, (found,)), found if found != spoken.path else None

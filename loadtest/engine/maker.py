@@ -114,12 +114,13 @@ class Letters:
         self.dialect = speak(speech)
         self._wiring = wiring
         self._level = level
-        self._head = _head(wiring, self.dialect, Head(self.dialect.path))
+        self._origin = parse(wiring.url, None if self.dialect.exact_url else ())
+        self._head = self._headed(Head(self.dialect.path))
 
     def write(self, ask: Ask, request: int) -> bytes:
         """The bytes of the request of that id."""
         body, own = self.dialect.body(ask), self.dialect.head(ask)
-        head = self._head if own is None else _head(self._wiring, self.dialect, own)
+        head = self._head if own is None else self._headed(own)
         if (run := self._wiring.trace) is not None:
             head += f"{HEADER}: {traceparent(run, self._level, request)}\r\n".encode("ascii")
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
@@ -136,9 +137,8 @@ class Letters:
         return _head(self._wiring, self._origin, self.dialect, own)
 
 
-def _head(wiring: Wiring, dialect: Dialect, own: Head) -> bytes:
+def _head(wiring: Wiring, origin: Origin, dialect: Dialect, own: Head) -> bytes:
     """A request's head up to Content-Length."""
-    origin = parse(wiring.url)
     lines = [
         f"{dialect.method} {origin.path(own.path)} HTTP/1.1",
         f"Host: {origin.authority}",

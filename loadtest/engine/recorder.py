@@ -94,7 +94,7 @@ class Recorder:
             self.output_tokens += record.output_tokens or 0
         else:
             self.failed += 1
-            self._refused(record.error)
+            self._refused(record.error, misfit=reading.misfit)
         return True
 
     def _count_times(self, record: Record) -> None:
@@ -119,13 +119,16 @@ class Recorder:
     def _ms_or_none(self, stamp: int) -> float | None:
         return self.ms(stamp) if stamp else None
 
-    def _refused(self, error: RequestError | None) -> None:
-        """Give up when the target has refused the first requests for a reason that the next would meet too."""
+    def _refused(self, error: RequestError | None, *, misfit: bool) -> None:
+        """Give up when the target has refused the first requests for a reason that the next would meet too.
+
+        One answer is enough where it shows that the user's word of this API is a ``misfit``.
+        """
         if self._refusals is None or error is None or not lasting(error):
             self._refusals = None
             return
         self._refusals += 1
-        if self._refusals == _REFUSALS:
+        if self._refusals == _REFUSALS or misfit:
             self.unusable = error.message
 
     def _record(self, exchange: Exchange, reading: Reading) -> Record:
@@ -136,12 +139,12 @@ class Recorder:
         outcome, error = reading.outcome, reading.error
         if outcome == "cancelled" and not exchange.sent:
             outcome = "never_sent"
-        output_tokens = usage.output_tokens if usage else None
-        if output_tokens == 0 and answer.texts:
-            output_tokens = None  # a count of nothing beside real text is no count
         if outcome == "ok" and answer.samples is not None and 1 < (made.samples or 1) != answer.samples:
             outcome = "stream_error"
             error = RequestError("check_failed", f"the answer is of {answer.samples} samples, not {made.samples}")
+        output_tokens = usage.output_tokens if usage else None
+        if output_tokens == 0 and answer.texts:
+            output_tokens = None  # a count of nothing beside real text is no count
         if error is not None:
             error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
         intended = (exchange.intended - self.t0_ns) / 1e6
@@ -182,10 +185,10 @@ class Recorder:
             probe=made.probe,
             model=made.model,
             ends=made.ends,
+            samples=made.samples,
         )
 
 
-            samples=made.samples,
 def lasting(error: RequestError) -> bool:
     """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
     status = error.status or 0

@@ -38,6 +38,11 @@ class Origin(msgspec.Struct, frozen=True):
         return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
 
     @property
+    def loopback(self) -> bool:
+        """Whether it is on this machine, as far as that is known without asking a resolver."""
+        return self.socket is not None or is_loopback(self.host)
+
+    @property
     def url(self) -> str:
         """The base URL without query, user name and password: safe to store and to print."""
         if self.socket is not None:
@@ -46,11 +51,13 @@ class Origin(msgspec.Struct, frozen=True):
 
     def path(self, api_path: str) -> str:
         """The request target for an API path such as ``/v1/models``."""
-        return self.prefix + api_path + (f"?{self.query}" if self.query else "")
+        target = (self.prefix.rstrip("/") + api_path if api_path else self.prefix) or "/"
+        return target + (f"{'&' if '?' in target else '?'}{self.query}" if self.query else "")
 
 
-def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
-    """Take a base URL apart. It may end in ``/``, ``/v1``, or the whole path of one of ``api_paths``.
+def parse(url: str, api_paths: tuple[str, ...] | None = ()) -> Origin:
+    """Take a base URL apart. It may end in ``/``, ``/v1``, or the whole path of one of ``api_paths``; of None it is
+    no base, and its path stays as it is.
 
     ``unix:/run/server.sock`` is a server on a unix socket, ``unix:/run/server.sock:/prefix`` one below a path.
 
@@ -91,6 +98,15 @@ def parse(url: str, api_paths: tuple[str, ...] = ()) -> Origin:
     )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is always this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
 def user_of(url: str) -> str | None:
     """``user:password`` as it stands in a URL, percent-coding and all; None if there is none."""
     return urlsplit(url if "://" in url else f"http://{url}").netloc.rpartition("@")[0] or None
@@ -107,7 +123,14 @@ def shown(url: str) -> str:
     return _USER.sub(r"\1[redacted]@", url)
 
 
-def _prefix(path: str, api_paths: tuple[str, ...]) -> str:
+def in_target(text: str) -> bytes:
+    """A path, or a part of it or of a query, as it may stand in a request line: what may not is percent-coded."""
+    return quote(text, safe=_PATH_SIGNS + "?").encode()
+
+
+def _prefix(path: str, api_paths: tuple[str, ...] | None) -> str:
+    if api_paths is None:
+        return quote(path, safe=_PATH_SIGNS)
     prefix = quote(path.rstrip("/"), safe=_PATH_SIGNS)
     for known in (*api_paths, "/v1"):
         if prefix.endswith(known):

@@ -53,6 +53,7 @@ class _Known(NamedTuple):
     turns: tuple[Turn, ...]
     session: str | None = None
     body: str | None = None
+    cells: str | None = None
 
 
 def rows(data: Data, count: Callable[[str], int], conversation: bool) -> Iterator[tuple[int, Row | Skip]]:
@@ -81,7 +82,7 @@ def rows(data: Data, count: Callable[[str], int], conversation: bool) -> Iterato
                 turns = tuple(msgspec.structs.replace(turn, input_tokens=input_tokens(turn, count)) for turn in turns)
             if data.min_output or data.max_output:
                 turns = tuple(msgspec.structs.replace(turn, output_tokens=output_tokens(turn, count)) for turn in turns)
-            yield line, _outside(data, turns, count) or Row(turns, known.body)
+            yield line, _outside(data, turns, count) or Row(turns, known.body, known.cells)
 
 
 def input_tokens(turn: Turn, count: Callable[[str], int]) -> int:
@@ -121,22 +122,22 @@ def _known(data: Data, conversation: bool) -> Iterator[tuple[int, _Known | Skip]
     named = dict(data.columns)
     kind = data.format or _format(data.path)
     if kind == "text":
-        if named:
+        if named or data.kept:
             raise ScenarioError(f"{data.path}: text has no columns to name")
         for line, text in sources.lines(data.path):
             yield line, _Known((Turn((Message(_USER, text),)),)) if text.strip() else Skip("blank line")
         return
     if kind in ("csv", "parquet"):
         prompts = {*COLUMNS["prompt"], *COLUMNS["messages"]}
-        wanted = {*named.values(), *itertools.chain.from_iterable(COLUMNS.values())}
+        wanted = {*data.kept, *named.values(), *itertools.chain.from_iterable(COLUMNS.values())}
         names, items = sources.table(data.path) if kind == "csv" else sources.parquet(data.path, wanted)
-        _check_columns(data.path, named, names)
-        if not named.keys() & {"prompt", "messages"} and not prompts & {*names}:
+        _check_columns(data.path, [*named.values(), *data.kept], names)
+        if data.texts and not named.keys() & {"prompt", "messages"} and not prompts & {*names}:
             there = ", ".join(map(repr, names))
             raise ScenarioError(f"{data.path}: say columns: {{prompt: …}}, which of {there} has the prompt")
     else:
         items = sources.objects(data.path)
-    missing = set(named.values())
+    missing = {*named.values(), *data.kept}
     seen: dict[str, None] = {}
     for line, item in items:
         if isinstance(item, Skip):
@@ -148,13 +149,14 @@ def _known(data: Data, conversation: bool) -> Iterator[tuple[int, _Known | Skip]
                 missing -= item.keys()
                 seen.update(dict.fromkeys(itertools.islice(item, 20)))
             batch = kind == "openai-batch" or (kind is None and {"custom_id", "body"} <= item.keys())
-            yield line, _batch(item) if batch else _item(item, kind, named, conversation)
+            known = _batch(item) if batch else _item(item, kind, named, conversation, data.texts)
+            yield line, _with_cells(known, item, data.kept)
     if missing:
-        _check_columns(data.path, named, list(seen))
+        _check_columns(data.path, [*named.values(), *data.kept], list(seen))
 
 
-def _check_columns(path: str, named: Mapping[str, str], there: Sequence[str]) -> None:
-    wrong = [name for name in named.values() if name not in there]
+def _check_columns(path: str, named: Sequence[str], there: Sequence[str]) -> None:
+    wrong = [name for name in named if name not in there]
     if wrong:
         raise ScenarioError(
             f"{path}: there is no column {wrong[0]!r}; there are {', '.join(map(repr, there)) or 'none'}"
@@ -173,7 +175,22 @@ def _format(path: str) -> DataFormat | None:
     raise ScenarioError(f"{path}: of which format is it? Say format: {' | '.join(get_args(DataFormat))}")
 
 
-def _item(item: Mapping[str, Any], kind: str | None, named: Mapping[str, str], conversation: bool) -> _Known | Skip:
+def _with_cells(known: _Known | Skip, item: Mapping[str, Any], kept: Sequence[str]) -> _Known | Skip:
+    """With what the kept columns hold."""
+    if isinstance(known, Skip) or not kept:
+        return known
+    absent = [name for name in kept if name not in item]
+    if absent:
+        return Skip(f"no {absent[0]!r}")
+    try:
+        return known._replace(cells=msgspec.json.encode({name: item[name] for name in kept}).decode())
+    except (TypeError, ValueError, OverflowError):
+        return Skip("a value that JSON has not")
+
+
+def _item(
+    item: Mapping[str, Any], kind: str | None, named: Mapping[str, str], conversation: bool, texts: bool
+) -> _Known | Skip:
     def value(name: str) -> Any:
         if name in named:
             return item.get(named[name])
@@ -190,6 +207,8 @@ def _item(item: Mapping[str, Any], kind: str | None, named: Mapping[str, str], c
     # A prompt comes before messages, unless those were asked for.
     only_messages = kind in ("sharegpt", "chat") or ("messages" in named and "prompt" not in named)
     prompt, messages = None if only_messages else value("prompt"), value("messages")
+    if not texts:  # a request is its columns, and none of them is what is asked
+        return _Known((Turn((), None, lengths[0], lengths[1]),), session)
     if prompt is None and (messages is not None or only_messages or not item.keys() & {*COLUMNS["prompt"]}):
         turns = _conversation(messages, system, conversation)
         if isinstance(turns, Skip):
