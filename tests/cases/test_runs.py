@@ -74,15 +74,6 @@ NATIVE = {
     "api-triton-generate-stream": ("triton", "/v2/models/m/generate_stream", "m"),
 }
 
-# A run against a server of another API, by the path that it asks for and the model that it finds.
-NATIVE = {
-    "api-anthropic-thinking": ("anthropic", "/v1/messages", "claude-m"),
-    "api-ollama-thinking": ("ollama", "/api/chat", "m:latest"),
-    "api-tgi-special-end": ("tgi", "/generate_stream", "org/m"),
-    "api-llamacpp-cached": ("llamacpp", "/completion", "m.gguf"),
-    "api-triton-generate-stream": ("triton", "/v2/models/m/generate_stream", "m"),
-}
-
 ORDERS = {
     "150 at once": Order(_case("conn-150-at-once"), ("-c", "150", "-n", "150")),
     "close header": Order(_case("conn-close-header"), ("-c", "5", "-n", "50")),
@@ -103,12 +94,6 @@ ORDERS = {
     "stream options": Order(_case("req-stream-options-400"), ("-c", "1", "-n", "2")),
     "redirect": Order(_case("http-307"), ("-c", "1", "-n", "2")),
     **{url: Order(url) for url in BASE_URLS},
-    **{
-        case: Order(
-            _case(case) + path * (kind == "triton"), ("-c", "1", "-n", "2", "--endpoint", kind, "--api-key", "k")
-        )
-        for case, (kind, path, _) in NATIVE.items()
-    },
     **{
         case: Order(
             _case(case) + path * (kind == "triton"), ("-c", "1", "-n", "2", "--endpoint", kind, "--api-key", "k")
@@ -243,27 +228,6 @@ def test_the_hint_of_a_429_is_kept_and_nothing_is_retried(ran: dict[str, Ran], s
 def test_a_refusal_reaches_the_user_in_the_server_s_own_words(name: str, words: str, ran: dict[str, Ran]) -> None:
     assert ran[name].code == 1
     assert words in ran[name].err
-
-
-@pytest.mark.parametrize("case", NATIVE)
-def test_a_server_of_another_api_is_measured_as_any(case: str, ran: dict[str, Ran], stats: Callable[..., Any]) -> None:
-    found, expected = ran[case], expectation(case)
-    kind, path, model = NATIVE[case]
-    assert (found.code, found.counts()["ok"]) == (0, 2)
-    assert found.result["conditions"]["endpoint"]["model"] == model
-    for record in found.records:
-        told = {key: record.get(key) for key in ("input_tokens", "cached_input_tokens", "output_tokens")}
-        assert told == {
-            "input_tokens": expected["prompt_tokens"],
-            "cached_input_tokens": expected.get("cached_prompt_tokens"),
-            "output_tokens": expected["completion_tokens"],
-        }
-        assert record["events"] == expected["content_events"]
-        assert record.get("finish_reason") == expected["finish_reason"]
-        assert record["sent_ms"] < record["first_byte_ms"] <= record["first_token_ms"] <= record["last_token_ms"]
-    counted = stats(found.server, case)
-    assert counted["paths"][f"/case/{case}{path}"] >= 2
-    assert counted["authorization_seen"] is (kind != "anthropic")
 
 
 @pytest.mark.parametrize("case", NATIVE)
