@@ -1,5 +1,6 @@
 """What an endpoint speaks, where nobody says: its URL tells, or else what it answers to a few GETs."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from loadtest.wire.control import Reply
 from loadtest.wire.origin import parse
 
 DEFAULT = "chat"
+# Paths of the Open Inference Protocol name their model; Triton's texts are an extension of it.
+_OF_MODEL = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/(infer|generate|generate_stream)$")
 
 
 class Found(NamedTuple):
@@ -26,13 +29,17 @@ def by_url(url: str) -> Found | None:
         UsageError: it is no URL.
     """
     path = parse(url).prefix
+    if named := _OF_MODEL.search(path):
+        kind = "kserve" if named[1] == "infer" else "triton"
+        return Found(kind, f"its URL ends in /{named[1]} of a model") if kind in kinds() else None
     known = [(ending, kind) for kind in kinds() for ending in dialect(kind).endings]
     # Gateways have paths of their own in the place of /v1.
     known += [(short, kind) for ending, kind in known if (short := ending.removeprefix("/v1")) != ending]
-    ending, kind = max(
-        (each for each in known if path.endswith(each[0])), key=lambda each: len(each[0]), default=("", "")
-    )
-    return Found(kind, f"its URL ends in {ending}") if kind else None
+    fitting = [each for each in known if path.endswith(each[0])]
+    if not fitting:
+        return None
+    ending, kind = max(fitting, key=lambda each: len(each[0]))
+    return Found(kind, f"its URL ends in {ending}")
 
 
 def by_asking(get: Callable[[str], Reply]) -> Found:
