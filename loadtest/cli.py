@@ -14,9 +14,10 @@ import click
 
 from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
-from loadtest.flags import live_flags, option, pipeline_flags, scenario_flags, search_flags, way_flags
+from loadtest.flags import export_flags, live_flags, option, pipeline_flags, scenario_flags, search_flags, way_flags
 
 if TYPE_CHECKING:
+    from loadtest.exports.wanted import Exports
     from loadtest.pipeline import Pipeline
     from loadtest.progress import Progress
     from loadtest.result import Result
@@ -71,6 +72,7 @@ def main() -> None:
 @option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
 @option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
 @live_flags
+@export_flags
 @pipeline_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
@@ -78,7 +80,8 @@ def main() -> None:
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, json_to: str | None, output: Path | None,
     strict: bool, quiet: bool, verbose: int, on_inconclusive: Literal["report", "fail", "extend"],
-    junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None,
+    junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None, csv: Path | None,
+    parquet: Path | None, otlp: str | None, mlflow: str | None, compat: tuple[str, Path] | None,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
@@ -104,6 +107,7 @@ def run(
             ctx, flags, url=url, source=source, output=output, strict=strict, on_inconclusive=on_inconclusive
         )
         _can_write(json_to)
+        exports = _exports(csv, parquet, otlp, mlflow, compat, output)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with (
             _watched(quiet, json_to, live_json, prometheus) as progress,
@@ -115,9 +119,17 @@ def run(
         _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
+        code = outcome.result.exit_code
+        try:
+            notes = [*exports.make(outcome.result, outcome.folder), *notes]
+        except ResultError as error:  # the result is safe, and its own code says more than this
+            click.echo(
+                f"error: {error}. The run is whole: loadtest report {outcome.folder} takes the flag too", err=True
+            )
+            code = code or error.exit_code
         for note in notes:
             _note(note)
-        sys.exit(outcome.result.exit_code)
+        sys.exit(code)
 
 
 @main.command(short_help="Search for the highest load that keeps the SLOs.")
@@ -322,10 +334,12 @@ def schema(of: str) -> None:
 )
 @click.option("--png", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw each chart there.")
 @click.option("--svg", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The same, to any size.")
+@export_flags
 @pipeline_flags
 def report(
     folders: tuple[Path, ...], json_to: str | None, html: str | None, png: Path | None, svg: Path | None,
-    junit: Path | None, markdown: Path | None,
+    junit: Path | None, markdown: Path | None, csv: Path | None, parquet: Path | None, otlp: str | None,
+    mlflow: str | None, compat: tuple[str, Path] | None,
 ) -> None:  # fmt: skip
     """Print the table of a result folder, also of a run that was interrupted or killed; or write its page and charts.
 
@@ -337,6 +351,7 @@ def report(
     loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
     loadtest report results/before --html before.html --png charts
     loadtest report results/before results/after --html both.html
+    loadtest report results/before --csv levels.csv --parquet requests.parquet
     """
     with _exits():
         from loadtest.recovery import recovered
@@ -344,16 +359,17 @@ def report(
         if html is not None or png or svg or len(folders) > 1:
             _draw(folders, Path(html) if html else None, png, svg, page=html is not None or not (png or svg))
         if len(folders) > 1:
-            if json_to or junit or markdown:
-                raise click.UsageError("--json, --junit and --markdown are of one run; name one, or see compare")
+            if json_to or junit or markdown or csv or parquet or otlp or mlflow or compat:
+                raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
             return
         from loadtest.pipeline import Pipeline
 
         folder = folders[0]
         result = recovered(folder)
+        exports = _exports(csv, parquet, otlp, mlflow, compat)
         notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
         _print(result, folder, json_to)
-        for note in notes:
+        for note in [*exports.make(result, folder), *notes]:
             _note(note)
 
 
@@ -584,6 +600,18 @@ def _tell(pipeline: "Pipeline", result: "Result", folder: Path) -> list[str]:
 
     name = result.conditions.scenario.name
     return pipeline.tell(name, cases(result), markdown(result, str(folder)), result.started_at)
+
+
+def _exports(
+    csv: Path | None, parquet: Path | None, otlp: str | None, mlflow: str | None, compat: tuple[str, Path] | None,
+    within: Path | None = None,
+) -> "Exports":  # fmt: skip
+    """The exports that are asked for, seen to be possible."""
+    from loadtest.exports.wanted import Exports
+
+    asked = Exports(csv, parquet, otlp, mlflow, compat[1] if compat else None)
+    asked.check(within)
+    return asked
 
 
 def _note(line: str) -> None:

@@ -185,3 +185,24 @@ def live_flags(command: F) -> F:
     for each in reversed(_LIVE):
         command = each(command)
     return command
+
+
+_EXPORTS = (
+    option("--csv", type=click.Path(path_type=Path), metavar="FILE", help="Write a row for each level as CSV."),
+    option("--parquet", type=click.Path(path_type=Path), metavar="FILE", help="Write the requests as Parquet."),
+    option("--otlp", metavar="URL", help="Send metrics and a span for each request to an OpenTelemetry collector."),
+    option("--mlflow", metavar="URI|DIR", help="Log the run to an MLflow tracking server, or to a folder."),
+    click.option(
+        "--compat",
+        type=(click.Choice(["vllm"]), click.Path(path_type=Path)),
+        metavar="vllm FILE",
+        help="Write what vllm bench serve --save-result does, a file for each level.",
+    ),
+)
+
+
+def export_flags(command: F) -> F:
+    """Other programs' forms of a result, of every command that has one."""
+    for each in reversed(_EXPORTS):
+        command = each(command)
+    return command

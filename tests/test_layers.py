@@ -22,7 +22,7 @@ FLOORS = [
     {"progress"},
     {"display", "feeds"},
     {"glance"},
-    {"engine", "reports"},
+    {"engine", "reports", "exports"},
     {"forecast"},
     {"plan"},
     {

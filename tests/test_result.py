@@ -55,8 +55,8 @@ def test_written_file_is_strict_pretty_json_that_the_schema_accepts(one: Result,
 def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None:
     data = json.loads(result.write(one, tmp_path).read_text())
     assert set(data) == {
-        "schema_version", "tool", "command", "started_at", "seed", "run_id", "complete", "exit_code", "conditions", "warnings",
-        "adaptations", "labels", "levels", "repeats", "verdict", "capacity", "capacities",
+        "schema_version", "tool", "command", "started_at", "seed", "run_id", "complete", "exit_code", "conditions",
+        "warnings", "adaptations", "labels", "levels", "repeats", "verdict", "capacity", "capacities",
     }  # fmt: skip
     (level,) = data["levels"]
     assert set(level) == {
