@@ -49,6 +49,7 @@ FLOORS = [
         "compare",
         "search",
         "statement",
+        "consent",
     },
     {"wire", "records", "columns", "target", "calibration", "credentials"},
     {"level"},

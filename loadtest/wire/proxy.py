@@ -1,6 +1,5 @@
 """Which proxy, if any, stands between us and a target: the one that was named, or the environment's."""
 
-import ipaddress
 import urllib.request
 from urllib.parse import urlsplit
 
@@ -43,21 +42,13 @@ def proxy_for(origin: Origin, given: str | None) -> Proxy | None:
         if given and origin.socket is not None:
             raise UsageError("--proxy: a unix socket is reached without a proxy")
         return _parse(given, "--proxy") if given else None
-    if origin.socket is not None or _is_loopback(origin.host):
+    if origin.loopback:
         return None
     known = urllib.request.getproxies_environment()
     scheme = origin.scheme if known.get(origin.scheme) else "all"
     if not known.get(scheme) or urllib.request.proxy_bypass(f"{origin.host}:{origin.port}"):
         return None
     return _parse(known[scheme], f"{scheme.upper()}_PROXY")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
 
 
 def _parse(url: str, source: str) -> Proxy:
