@@ -1,6 +1,9 @@
 """The page of a run, or of several over each other, and their charts as pictures: written to files."""
 
+import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -109,7 +112,15 @@ def _requests(folder: Path) -> Mapping[int, Journal]:
 
 
 def _script() -> str:
-    """Vega with Vega-Lite and Vega-Embed, as one script."""
+    """Vega with Vega-Lite and Vega-Embed, as one script; made once, which takes a second or more, and then kept."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadtest"
+    kept = folder / f"vega-{version('vl-convert-python')}.js"
+    with contextlib.suppress(OSError):
+        return kept.read_text("utf-8")
     import vl_convert  # noqa: PLC0415 - it loads a JavaScript engine
 
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    made = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with contextlib.suppress(OSError):  # where nothing can be kept it is made each time
+        folder.mkdir(parents=True, exist_ok=True)
+        whole.write(kept, made.encode())
+    return made

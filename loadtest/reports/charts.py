@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-Row = Mapping[str, object]
+Row = Mapping[str, Any]
 
 # Of each at least three to one against both grounds of the page, which tests/reports/test_charts.py measures.
 COLORS = (
@@ -28,7 +28,7 @@ OUTCOMES = {"PASS": GREEN, "FAIL": RED, "INCONCLUSIVE": "#a07a10", "INVALID": "#
 HEIGHT = 280
 # Of a file for slides, in pixels before it is scaled.
 WIDTH = 760
-# In the text's colour, whatever that is; a picture by itself has black text on white.
+# The colour of the text around it; of a picture by itself black.
 _INK = "currentColor"
 
 
@@ -77,18 +77,9 @@ def chart(
 
 
 def alone(of: Chart) -> dict[str, Any]:
-    """The spec of a picture by itself: black on white, of its own width, with its title."""
+    """The spec of a picture by itself: on white, of its own width, with its title."""
     said = f"{of.title}: {of.levels[0]}" if of.levels else of.title
-    axes = {**_CONFIG, "axis": {**_CONFIG["axis"], "labelColor": "black", "titleColor": "black"}}
-    axes["legend"] = {**_CONFIG["legend"], "labelColor": "black", "titleColor": "black"}
-    axes["text"] = {"fill": "black"}
-    return {
-        **of.spec,
-        "width": WIDTH,
-        "title": {"text": said, "anchor": "start"},
-        "background": "white",
-        "config": axes,
-    }
+    return {**of.spec, "width": WIDTH, "title": {"text": said, "anchor": "start"}, "background": "white"}
 
 
 def number(value: float | None, digits: int = 4) -> float | None:

@@ -10,7 +10,7 @@ from loadtest.reports.charts import OUTCOMES, ROWS, Absent, Chart, chart, color,
 from loadtest.reports.charts_requests import Drawn
 from loadtest.reports.figures import figure, percentile_value
 from loadtest.result import Capacity, LevelResult
-from loadtest.slo import parse
+from loadtest.slo import Slo, parse
 from loadtest.stats import PERCENTILES
 
 # More points than this cannot have their name beside them.
@@ -46,18 +46,27 @@ def lead(levels: Sequence[Drawn]) -> Lead:
     streamed = any(level.figures.latency.ttft_ms.ok.n for level in levels)
     time = "ttft" if streamed or not any(level.figures.latency.e2e_ms.ok.n for level in levels) else "e2e"
     names = {float(quantile): name for name, quantile in PERCENTILES.items()}
-    slos = [parse(text) for text in dict.fromkeys(slo.expression for level in levels for slo in level.figures.slo)]
-    own = [slo for slo in slos if slo.metric == time and slo.quantile in names and not slo.scope.of_some]
+    slos = map(_read, dict.fromkeys(slo.expression for level in levels for slo in level.figures.slo))
+    own = [slo for slo in slos if slo and slo.metric == time and slo.quantile in names and not slo.scope.of_some]
     if not own:
         return Lead(time, "p99", ())
     first = names[own[0].quantile or 0.0]
     return Lead(time, first, tuple((slo.text, slo.limit) for slo in own if names[slo.quantile or 0.0] == first))
 
 
+def _read(expression: str) -> Slo | None:
+    try:
+        return parse(expression)
+    except ValueError:  # of a later version, which knew more: it is in the tables, and has no line in a chart
+        return None
+
+
 def output(levels: Sequence[Drawn]) -> tuple[str, list[float | None]]:
-    """What the levels got done per second, with its name: output tokens where they are known, else requests."""
-    if any(level.figures.throughput.output_tokens_per_s is not None for level in levels):
-        return "output tok/s", [level.figures.throughput.output_tokens_per_s for level in levels]
+    """What the levels got done per second, with its name: output tokens or samples where they are known."""
+    for what, name in (("output tok/s", "output_tokens_per_s"), ("samples/s", "samples_per_s")):
+        found = [getattr(level.figures.throughput, name) for level in levels]
+        if any(value is not None for value in found):
+            return what, found
     return "requests/s", [level.figures.rates.completed_per_s for level in levels]
 
 
@@ -81,7 +90,8 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     known = [row for row in rows if row["throughput"] and row["latency"]]
     if len(known) < 2:
         return Absent(title, "it takes two levels that have both figures")
-    best = _frontier(known)
+    overlaid = any(level.run for level in levels)
+    best = [] if overlaid else _frontier(known)  # of several runs none is held against another
     for row in rows:
         row["best"] = any(row is one for one in best)
     names = list(dict.fromkeys(series))
@@ -93,9 +103,6 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
         scale=scale([*(row["latency"] for row in known), *(limit for _, limit in time.limits)]),
     )
     layers = [
-        base.transform_filter("datum.best")
-        .mark_line(strokeDash=[2, 3], strokeWidth=5, opacity=0.35, color="currentColor")
-        .encode(x=x, y=y, order="throughput:Q"),
         base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), order="size:Q"),
         base.mark_point().encode(
             x=x,
@@ -105,6 +112,10 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
             tooltip=_tips(("level", "level"), ("throughput", what), ("latency", time.title), ("state", "state")),
         ),
     ]
+    if best:
+        front = alt.MarkDef(type="line", strokeDash=[2, 3], strokeWidth=5, opacity=0.35, color="currentColor")
+        dots = alt.Chart(ROWS, mark=front).transform_filter("datum.best")
+        layers.insert(0, dots.encode(x=x, y=y, order="throughput:Q"))
     if len(known) <= _MOST_NAMED:
         layers.append(base.mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="load:N"))
     for text, limit in time.limits:
@@ -115,7 +126,8 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
         )
     without = len(rows) - len(known)
     about = (
-        f"{len(known)} levels by {what} and {time.title}; the thick dots join those that no other beats in both."
+        f"{len(known)} levels by {what} and {time.title}."
+        + (" The thick dots join those that no other beats in both." if best else "")
         + (f" {without} without both figures, or with the percentile among failures, are left out." if without else "")
         + (" Triangles are levels whose figures are not to be taken as they stand." if _odd(known) else "")
     )

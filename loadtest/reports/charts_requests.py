@@ -46,7 +46,7 @@ class _Line(msgspec.Struct, gc=False):
     level: int
     intended_ms: float
     outcome: Outcome
-    asked_output_tokens: int
+    asked_output_tokens: int | None = None
     sent_ms: float | None = None
     first_token_ms: float | None = None
     last_token_ms: float | None = None

@@ -148,7 +148,7 @@ def prompts(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     ]
     about = (
         f"{time.word} of the window's good requests by the length of their prompt. Of a level with more than "
-        f"{MOST_POINTS:,} requests it is how many are in each field: the darker, the more."
+        f"{MOST_POINTS:,} requests it is how many are in each field: the stronger, the more."
     )
     columns = [("level", "level"), ("from", "input tokens"), ("to", "to"), ("value", f"{time.word} ms"),
                ("until", "to ms"), ("count", "requests")]  # fmt: skip
