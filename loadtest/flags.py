@@ -54,7 +54,7 @@ _ASKED = (
     option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
     option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
     option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
-    option("--endpoint", metavar="chat|completions", help="Dialect. [default: found by asking, else chat]"),
+    option("--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"),
     option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
     option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
     option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
