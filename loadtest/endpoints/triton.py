@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.dialect import Get, Head, Settings
-from loadtest.endpoints.lenient import error_text, text_of
+from loadtest.endpoints.lenient import clean, error_text, text_of
 from loadtest.endpoints.objects import Objects, paragraphs
 from loadtest.errors import TargetError
 from loadtest.target import Known
@@ -41,8 +41,17 @@ class Triton(Objects):
         text = reply.get("text_output")
         if isinstance(text, list):
             text = "".join(part for part in text if isinstance(part, str))
-        answer.heard(stamp, text_of(text))
-        return isinstance(text, str) or (stamp > 0 and reply.keys() <= _NO_OUTPUT)
+        if isinstance(text, str):
+            answer.heard(stamp, text_of(text))
+            return True
+        answer.kept = answer.kept or ", ".join(sorted(reply.keys() - _NO_OUTPUT))
+        return stamp > 0 and not answer.kept
+
+    def found_nothing(self, answer: Answer) -> str | None:
+        """See ``Dialect``."""
+        if answer.texts or not answer.kept:
+            return None
+        return f"the answer has no text_output, but {clean(answer.kept)}: is this a model of text?"
 
     def _path(self, model: str) -> str:
         return f"/v2/models/{quote(model)}/{'generate_stream' if self.streams else 'generate'}"

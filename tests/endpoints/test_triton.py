@@ -7,7 +7,7 @@ from loadtest.endpoints.dialect import Head, Settings
 from loadtest.errors import TargetError
 from loadtest.wire.control import Reply
 from loadtest.workload.model import Ask
-from tests.endpoints.spoken import HELLO, body, taken
+from tests.endpoints.spoken import HELLO, body, read, sse, taken
 
 
 def test_length_and_streaming_are_parameters() -> None:
@@ -28,6 +28,13 @@ def test_the_model_is_in_the_path() -> None:
 def test_an_event_without_output_is_no_token_and_one_with_another_output_is_not_understood() -> None:
     answer = taken("triton", {"model_name": "m", "model_version": "1"}, {"text_output": ""}, {"OUTPUT0": [1]})
     assert (answer.stamps, answer.bad_events) == ([], 1)
+
+
+def test_a_model_of_no_text_is_told_instead_of_a_run_of_empty_answers() -> None:
+    error = read(speak(Settings("triton", "m")), sse({"model_name": "m", "OUTPUT0": [1]})).error
+    assert error is not None
+    assert error.message == "the answer has no text_output, but OUTPUT0: is this a model of text?"
+    assert read(speak(Settings("triton", "m")), sse({"text_output": ""}, {"model_name": "m"})).outcome == "ok"
 
 
 def test_the_texts_of_a_batch_are_one_answer() -> None:
