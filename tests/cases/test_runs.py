@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 BASE_URLS = json.loads((RECORDED / "conn-base-url-forms" / "urls.json").read_text("utf-8"))
 PROXIES = json.loads((RECORDED / "conn-proxy-env" / "env.json").read_text("utf-8"))
 ONE = ("-c", "1", "-n", "1")
+TWO = ("-c", "1", "-n", "2")
 BEFORE = 2  # requests before the clock: the rehearsal, and one that is to tell how tokens are counted and is in vain
 
 
@@ -91,7 +92,11 @@ ORDERS = {
     "no key": Order(_case("req-authorization"), ("-c", "1", "-n", "2")),
     "stall": Order(_case("err-stall"), (*ONE, "--stall-timeout", "600ms")),
     "retry after": Order(_case("http-429-seconds"), ("-c", "1", "-n", "2")),
-    "stream options": Order(_case("req-stream-options-400"), ("-c", "1", "-n", "2")),
+    "stream options": Order(_case("req-stream-options-400"), TWO),
+    "stream options, aiohttp": Order(_case("req-stream-options-400"), (*TWO, "--transport", "aiohttp")),
+    "max tokens": Order(_case("req-max-completion-tokens"), TWO),
+    "max tokens, aiohttp": Order(_case("req-max-completion-tokens"), (*TWO, "--transport", "aiohttp")),
+    "warming": Order(_case("http-503-warming"), (*TWO, "--wait-ready", "30s")),
     "redirect": Order(_case("http-307"), ("-c", "1", "-n", "2")),
     **{url: Order(url) for url in BASE_URLS},
     **{
@@ -221,9 +226,37 @@ def test_the_hint_of_a_429_is_kept_and_nothing_is_retried(ran: dict[str, Ran], s
     assert stats(found.server, "http-429-seconds")["requests"] == BEFORE + 2
 
 
+@pytest.mark.parametrize("transport", ["", ", aiohttp"])
+@pytest.mark.parametrize(
+    ("name", "case", "field", "tokens"),
+    [
+        ("stream options", "req-stream-options-400", "stream_options", None),
+        ("max tokens", "req-max-completion-tokens", "max_tokens", 5),
+    ],
+)
+def test_what_a_server_refuses_to_be_told_is_left_out_and_listed(
+    name: str, case: str, field: str, tokens: int | None, transport: str, ran: dict[str, Ran], stats: Callable[..., Any]
+) -> None:
+    found = ran[name + transport]
+    assert (found.code, found.counts()["ok"]) == (0, 2), found.err
+    (changed,) = found.result["adaptations"]
+    assert field in changed
+    assert "sent again" in changed
+    assert "changed: " in found.out
+    assert [record.get("output_tokens") for record in found.records] == [tokens, tokens]
+    assert field not in stats(found.server, case)["last_body"]
+
+
+def test_http_503_warming(ran: dict[str, Ran]) -> None:
+    """What answers 503 at first is waited for before the clock, and no request of the run fails."""
+    found = ran["warming"]
+    assert (found.code, found.counts()["ok"]) == (0, 2), found.err
+    assert not [text for text in found.result["warnings"] if "503" in text]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("no key", "401"), ("stream options", "stream_options"), ("key in URL, failing", "4096"), ("redirect", "moved")],
+    [("no key", "401"), ("key in URL, failing", "4096"), ("redirect", "moved")],
 )
 def test_a_refusal_reaches_the_user_in_the_server_s_own_words(name: str, words: str, ran: dict[str, Ran]) -> None:
     assert ran[name].code == 1
