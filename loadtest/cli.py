@@ -1,12 +1,14 @@
 """The commands: parse, call, print, exit. Nothing heavy is imported before a command needs it."""
 
 import contextlib
+import functools
 import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +17,7 @@ import click
 from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
 from loadtest.flags import export_flags, live_flags, option, pipeline_flags, scenario_flags, search_flags, way_flags
+from loadtest.redact import Redactor
 
 if TYPE_CHECKING:
     from loadtest.exports.wanted import Exports
@@ -97,8 +100,7 @@ def run(
     loadtest run http://127.0.0.1:8000 -c 1,4,16 -d 30s
     loadtest run http://staging:8000 -s chat -r 20 -o results/before
     """
-    _log_to_stderr(verbose)
-    with _exits():
+    with _exits(verbose) as redact:
         from loadtest.pipeline import Pipeline
         from loadtest.run import run as play
 
@@ -111,7 +113,7 @@ def run(
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with (
             _watched(quiet, json_to, live_json, prometheus) as progress,
-            pipeline.of_failure(options.source or "run", _note),
+            pipeline.of_failure(options.source or "run", _note, redact),
         ):
             outcome = play(options, progress)
         notes = _tell(pipeline, outcome.result, outcome.folder)
@@ -182,8 +184,7 @@ def capacity(
     loadtest capacity http://staging:8000 --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s'
     loadtest capacity --resume results/chat-20260101T120000Z
     """
-    _log_to_stderr(verbose)
-    with _exits():
+    with _exits(verbose):
         from loadtest.capacity import capacity as search
         from loadtest.question import of_flags
 
@@ -356,11 +357,11 @@ def report(
     with _exits():
         from loadtest.recovery import recovered
 
+        if len(folders) > 1 and (json_to or junit or markdown or csv or parquet or otlp or mlflow or compat):
+            raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
         if html is not None or png or svg or len(folders) > 1:
             _draw(folders, Path(html) if html else None, png, svg, page=html is not None or not (png or svg))
         if len(folders) > 1:
-            if json_to or junit or markdown or csv or parquet or otlp or mlflow or compat:
-                raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
             return
         from loadtest.pipeline import Pipeline
 
@@ -417,7 +418,7 @@ def compare(
     loadtest compare --baseline-dir baselines main results/after --save-baseline main
     loadtest compare --run http://old:8000 http://new:8000 -s chat -c 8 -d 60s
     """
-    with _exits():
+    with _exits() as redact:
         from loadtest import baselines
         from loadtest.compare import compare as decide
         from loadtest.comparison import measure, share, sides
@@ -434,7 +435,7 @@ def compare(
         base, candidate = sides(named)
         tolerated, asked = share(tolerance), [measure(name) for name in metrics]
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
-        with pipeline.of_failure("compare", _note):
+        with pipeline.of_failure("compare", _note, redact):
             if in_turn:
                 with _watched(quiet, json_to, live_json, prometheus) as progress:
                     folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress)
@@ -521,7 +522,7 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
     way = {
         "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure",
-        "wait_ready", "no_rehearsal",
+        "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password", "no_run_header", "yes",
         "traceparent",
     }  # fmt: skip
     own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
@@ -537,11 +538,16 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
     from loadtest.sitting import Options
     from loadtest.wire.tls import Tls
 
-    way = {name: flags.pop(name) for name in ("api_key", "transport", "proxy", "traceparent", "workers")}
+    way = {name: flags.pop(name) for name in ("transport", "proxy", "traceparent", "workers")}
+    names = ("cacert", "cert", "key", "insecure", "key_password")
     return Options(
+        redact=ctx.obj,
+        **_who(ctx, flags),
+        run_header=not flags.pop("no_run_header"),
+        confirm=_confirmed(yes=flags.pop("yes")),
         headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in flags.pop("headers")),
         labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),
-        tls=Tls(*(flags.pop(name) for name in ("cacert", "cert", "key", "insecure"))),
+        tls=Tls(*(flags.pop(name) for name in names)),
         rehearse=not flags.pop("no_rehearsal"),
         wait_ready_s=_seconds("--wait-ready", flags.pop("wait_ready")),
         overrides=_overrides(ctx, flags),  # what is left of them is the scenario's
@@ -549,6 +555,39 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
         **way,
         **given,
     )
+
+
+def _who(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
+    """How we say who we are. A flag stands above a variable that says it in another way."""
+    from loadtest.credentials import RENEWED_EVERY_S, Bearer
+
+    found = {name: flags.pop(name) for name in ("api_key", "basic", "auth_command")}
+    typed = [name for name in found if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    if typed or any(text.partition(":")[0].strip().lower() == "authorization" for text in flags["headers"]):
+        found = {name: value if name in typed else None for name, value in found.items()}
+    every_s = _seconds("--auth-refresh", flags.pop("auth_refresh"))
+    if every_s is not None and every_s < 1:
+        raise click.UsageError("--auth-refresh: more often than once a second; write for example 5m")
+    command = found["auth_command"]
+    ctx.obj.learn([command or ""])  # it may hold a password
+    return {
+        "api_key": (found["api_key"] or "").strip() or None,
+        "basic": found["basic"],
+        "bearer": None if command is None else Bearer(command, every_s or RENEWED_EVERY_S, ctx.obj),
+    }
+
+
+def _confirmed(*, yes: bool) -> Callable[[str], bool] | None:
+    """Who is asked whether much may be sent; None where nobody is there."""
+
+    @functools.cache  # of runs in turn each asks the same
+    def ask(question: str) -> bool:
+        click.echo(f"{question}. Go on? [y/N] ", nl=False, err=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    if yes:
+        return lambda _: True
+    return ask if sys.stdin.isatty() and sys.stderr.isatty() else None
 
 
 def _seconds(flag: str, text: str | None) -> float | None:
@@ -721,17 +760,37 @@ def _paper() -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def _exits() -> Iterator[None]:
-    """One clear message and the right exit code for everything that can go wrong."""
+def _exits(verbose: int = 0) -> Iterator[Redactor]:
+    """One clear message and the right exit code for everything that can go wrong, and a log on stderr.
+
+    Nothing of what the redactor within has learned is shown, not even by a bug of ours.
+    """
+    click.get_current_context().obj = redact = Redactor()
+    log = logging.StreamHandler()
+    log.setFormatter(_Redacting(redact))
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, handlers=[log])
     try:
-        yield
+        yield redact
     except LoadtestError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {redact(str(error))}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception:  # noqa: BLE001  # a bug of ours, told as Python does, but for the secrets
+        click.echo(redact(traceback.format_exc()), err=True, nl=False)
+        click.echo("error: that is a bug in loadtest; please report it", err=True)
+        sys.exit(1)
 
 
-def _log_to_stderr(verbose: int) -> None:
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+class _Redacting(logging.Formatter):
+    """Lines of a log, tracebacks in it and all, without secrets."""
+
+    def __init__(self, redact: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redact(super().format(record))
