@@ -16,13 +16,20 @@ from loadtest.workload.model import Ask
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _ADDED = "response.output_item.added"
-_RARE = _ENDS | {_ADDED, "error"}
-_OPEN = frozenset({"queued", "in_progress"})  # statuses of a response that is none yet
+_OPEN = ("queued", "in_progress")  # statuses of a response that is none yet
+
+
+class _Response(msgspec.Struct, gc=False):
+    status: Any = None
+    error: Any = None
+    incomplete_details: Any = None
+    usage: Any = None
 
 
 class _Event(msgspec.Struct, gc=False):
     type: str
     delta: str | None = None
+    response: _Response | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -62,7 +69,9 @@ class Responses(Dialect):
             return
         if event.type.endswith(".delta"):
             _take(answer, event.type, event.delta, stamp)
-        elif event.type in _RARE or isinstance(data, ErrorEvent):
+        elif event.type in _ENDS:
+            _close(answer, event.response or _Response(), event.type.removeprefix("response."))
+        elif event.type in (_ADDED, "error") or isinstance(data, ErrorEvent):
             self._unusual(answer, data, stamp)
 
     def whole(self, answer: Answer, body: bytes) -> None:
@@ -81,7 +90,7 @@ class Responses(Dialect):
             raise ValueError(f"the response is still {reply['status']}: {words(body)}")
         for item in output:
             _whole_item(answer, item)
-        _close(answer, reply)
+        _close(answer, _response(reply))
 
     @staticmethod
     def _unusual(answer: Answer, data: bytes, stamp: int) -> None:
@@ -100,8 +109,7 @@ class Responses(Dialect):
         elif kind.endswith(".delta"):
             _take(answer, kind, text_of(event.get("delta")), stamp)
         elif kind in _ENDS:
-            response = event.get("response")
-            _close(answer, response if isinstance(response, dict) else {}, kind.removeprefix("response."))
+            _close(answer, _response(event.get("response")), kind.removeprefix("response."))
         elif kind == _ADDED and isinstance(item := event.get("item"), dict) and str(item.get("type")).endswith("_call"):
             _take(answer, kind, text_of(item.get("name")), stamp)
 
@@ -109,7 +117,7 @@ class Responses(Dialect):
 def _with_images(ask: Ask) -> dict[str, Any]:
     """The last message with the pictures that go with it."""
     message = ask.messages[-1]
-    pictures = [{"type": "input_image", "image_url": url} for url in ask.images]
+    pictures = [{"type": "input_image", "image_url": url, "detail": "auto"} for url in ask.images]
     return {"role": message.role, "content": [{"type": "input_text", "text": message.content}, *pictures]}
 
 
@@ -143,20 +151,22 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _close(answer: Answer, response: dict[str, Any], kind: str = "completed") -> None:
+def _response(reply: Any) -> _Response:
+    return msgspec.convert(reply, _Response) if isinstance(reply, dict) else _Response()
+
+
+def _close(answer: Answer, response: _Response, kind: str = "completed") -> None:
     """The end of an answer: its counts, and why it ended where it did."""
-    usage, status = response.get("usage"), response.get("status")
+    usage, error, details = response.usage, response.error, response.incomplete_details
     if isinstance(usage, dict):
-        details = usage.get("input_tokens_details")
-        cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else None
+        of_input = usage.get("input_tokens_details")
+        cached = count_of(of_input.get("cached_tokens")) if isinstance(of_input, dict) else None
         answer.usage = Usage(count_of(usage.get("input_tokens")), count_of(usage.get("output_tokens")), cached)
-    status = status if isinstance(status, str) and status not in _OPEN else kind
-    if status in ("failed", "cancelled"):
-        error = response.get("error")
+    status = response.status if isinstance(response.status, str) and response.status not in _OPEN else kind
+    if error or status in ("failed", "cancelled"):
         message = error.get("message") if isinstance(error, dict) else None
         answer.error = text_of(message) or f"the status of the response is {status}"
         return
-    details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     answer.finish_reason = text_of(reason) or status
     answer.ended = True

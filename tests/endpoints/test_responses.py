@@ -60,7 +60,10 @@ def test_pictures_go_with_the_last_message() -> None:
         {"role": "system", "content": "be brief"},
         {
             "role": "user",
-            "content": [{"type": "input_text", "text": "hello"}, {"type": "input_image", "image_url": "data:a"}],
+            "content": [
+                {"type": "input_text", "text": "hello"},
+                {"type": "input_image", "image_url": "data:a", "detail": "auto"},
+            ],
         },
     ]
 
@@ -196,6 +199,7 @@ def test_a_whole_answer_has_text_and_no_token_events() -> None:
     ("reply", "kind", "words"),
     [
         ({**WHOLE, "status": "in_progress"}, "not_a_stream", "still in_progress"),
+        ({**WHOLE, "error": {"message": "engine stopped"}}, "json_error", "engine stopped"),
         ({**WHOLE, "status": "failed", "error": {"message": "engine stopped"}}, "json_error", "engine stopped"),
         ({"error": {"message": "engine stopped"}}, "json_error", "engine stopped"),
         ({"choices": []}, "not_a_stream", "not a response"),
@@ -244,4 +248,5 @@ JSON = st.recursive(
 @given(st.lists(JSON, max_size=4), JSON)
 def test_no_shape_of_json_makes_it_raise(events: list[Any], whole: Any) -> None:
     taken(*events)
-    assert read(RESPONSES, counted(json.dumps(whole).encode())).outcome in ("ok", "stream_error")
+    for reply in (whole, {"output": [whole], **whole} if isinstance(whole, dict) else [whole]):
+        assert read(RESPONSES, counted(json.dumps(reply).encode())).outcome in ("ok", "stream_error")
