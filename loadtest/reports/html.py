@@ -12,6 +12,7 @@ import jinja2
 import msgspec
 
 from loadtest.errors import EXIT_INTERRUPTED
+from loadtest.exports import csv
 from loadtest.reports import capacity, charts_levels, charts_spread, charts_time, verdict
 from loadtest.reports.charts import Absent, Chart
 from loadtest.reports.charts_requests import MOST_LEVELS, Drawn, Journal, drawn, some
@@ -85,6 +86,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         thinned=_thinned(levels, requests),
         specs=as_json([embedded(chart) for chart in found if isinstance(chart, Chart)]),
         result=as_json(result),
+        csv=as_json(csv.text(result)),
         file_name=FILE_NAME,
         folder=folder,
         script=script,

@@ -52,7 +52,7 @@
     one.level = level;
     one.figure.querySelector(".of-level").textContent = `: ${level}`;
     const has = one.chart.levels.includes(level);
-    one.box.hidden = !has;
+    one.figure.querySelector(".drawn").hidden = !has;
     one.figure.querySelector(".nothing").hidden = has;
     one.fill();
     if (has) await one.view.signal("level", level).runAsync();
@@ -77,26 +77,8 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  // One row a level, and a column for each figure under its key in the result.
-  const flat = (value, key, into) => {
-    if (value !== null && typeof value === "object") {
-      for (const [name, inner] of Object.entries(value)) flat(inner, key ? `${key}.${name}` : name, into);
-    } else into[key] = value;
-    return into;
-  };
-  const quoted = (value) => {
-    if (value === null || value === undefined) return "";
-    // A spreadsheet runs what begins like a formula.
-    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
-  const csv = (levels) => {
-    const rows = levels.map((level) => flat(level, "", {}));
-    const keys = [...new Set(rows.flatMap((row) => Object.keys(row)))];
-    return [keys, ...rows.map((row) => keys.map((key) => row[key]))].map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
-  };
   const on = (id, act) => document.getElementById(id)?.addEventListener("click", act);
   on("save-result", () => save(document.getElementById("save-result").textContent, "application/json", JSON.stringify(parsed("result"), null, 2)));
-  on("save-levels", () => save("levels.csv", "text/csv", csv(parsed("result").levels)));
+  on("save-levels", () => save("levels.csv", "text/csv", parsed("levels-csv")));
   window.loadtestReady = Promise.all([picked, ...drawings.map((one) => one.ready)]);
 })();

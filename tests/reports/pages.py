@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadtest.level import Batching
 from loadtest.records import Record
 from loadtest.reports.charts_requests import Journal, journal
 from loadtest.result import LevelResult, Result, SloResult, Verdict
@@ -37,6 +38,16 @@ def a_page_of(*loads: Load, count: int = 400, spread: bool = True, **given: obje
         written += lines(records)
     verdict = Verdict(outcome="PASS")
     return a_result(figures, **{"verdict": verdict, **given}), written
+
+
+def a_matrix() -> Result:
+    """Two batching settings, each at two loads."""
+    settings = [(size, load) for size in (1, 16) for load in closed(1, 8)]
+    levels = [
+        a_level(load, 100, index, name=f"continuous {size} {load}", batching=Batching("continuous", size, 50.0))
+        for index, (size, load) in enumerate(settings)
+    ]
+    return a_result([played(level, requests(level, 1)) for level in levels])
 
 
 def read(written: Sequence[bytes]) -> dict[int, Journal]:

@@ -191,7 +191,7 @@ def test_whatever_a_target_says_is_text() -> None:
     ).result  # fmt: skip
     text = html.page(result, read(lines(records)), "", TRAP)
     page = Parsed(text)
-    assert len(page.scripts) == 4
+    assert len(page.scripts) == 5
     assert "img" not in [tag for tag, _ in page.elements]
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert json.loads(page.scripts[1])["command"] == TRAP
