@@ -34,10 +34,11 @@ def sized(
     """
     if folder is None and (facts.tokens.kind != "words" or not corpora):
         return facts.tokens
-    counter = _Counter(target, speak(msgspec.structs.replace(speech, stream=False, counting=True)), seed)
+    spoken = speak(msgspec.structs.replace(speech, stream=False, counting=True))
+    counter = _Counter(target, spoken, seed)
     if folder is None:
         return _fitted(counter, corpora)
-    tokens, whole = by_tokenizer(folder, chat=speech.kind == "chat")
+    tokens, whole = by_tokenizer(folder, chat=spoken.converses)
     return tokens if whole or not corpora else _completed(tokens, counter, corpora[0])
 
 

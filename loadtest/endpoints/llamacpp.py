@@ -59,10 +59,10 @@ class LlamaCpp(Objects):
         except TargetError:
             reply = get("/props")
             props = reply.json if reply.status == 200 and isinstance(reply.json, dict) else {}
-            named = props.get("model_alias") or props.get("model_path")
-            if not isinstance(named, str):
+            named = props.get("model_alias") or PurePath(str(props.get("model_path") or "")).name
+            if not named:
                 raise
-        return Known(PurePath(named).name)
+        return Known(str(named))
 
 
 def _usage(reply: dict[str, Any]) -> Usage:

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtest.endpoints.answer import Answer, Usage
 from loadtest.endpoints.dialect import Get
-from loadtest.endpoints.lenient import clean, count_of, text_of
+from loadtest.endpoints.lenient import clean, count_of, text_of, words
 from loadtest.endpoints.objects import Objects, paragraphs
 from loadtest.errors import TargetError
 from loadtest.target import Known
@@ -60,7 +60,8 @@ class Ollama(Objects):
         listed = reply.json.get("models") if reply.status == 200 and isinstance(reply.json, dict) else None
         names = [str(card["name"]) for card in listed or () if isinstance(card, dict) and card.get("name")]
         if model is None and not names:
-            raise TargetError(f"/api/tags names no model: {reply.status} {reply.text[:300]}; pull one, or name --model")
+            said = words(reply.text.encode())
+            raise TargetError(f"/api/tags names no model: {reply.status} {said}; pull one, or name it with --model")
         if model is not None and names and not {model, f"{model}:latest"} & {*names}:
             raise TargetError(f"/api/tags has no model {model!r}; there are {', '.join(names[:20])}")
         return Known(model or names[0])

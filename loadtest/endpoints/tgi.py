@@ -9,7 +9,7 @@ import msgspec
 
 from loadtest.endpoints.answer import Answer, Usage
 from loadtest.endpoints.dialect import Get, Settings
-from loadtest.endpoints.lenient import count_of, text_of
+from loadtest.endpoints.lenient import count_of, text_of, words
 from loadtest.endpoints.objects import Objects, paragraphs
 from loadtest.errors import TargetError
 from loadtest.target import Known
@@ -28,7 +28,7 @@ class TGI(Objects):
         super().__init__(settings)
         if not self.streams and settings.path is None:
             self.path = _WHOLE
-        self.streams = self.path != _WHOLE
+        self.streams = self.streams and self.path != _WHOLE
         base = msgspec.json.decode(settings.told).get("model", settings.model)
         self._adapter = settings.model if settings.model != base else None
 
@@ -75,6 +75,6 @@ class TGI(Objects):
         if isinstance(own, str) and own:
             return Known(model or own, told=msgspec.json.encode({"model": own}).decode())
         if model is None:
-            words = " ".join(reply.text.split())[:300] or "(empty)"
-            raise TargetError(f"/info names no model: {reply.status} {words}; name it with --model")
+            said = words(reply.text.encode())
+            raise TargetError(f"/info names no model: {reply.status} {said}; name it with --model")
         return Known(model)
