@@ -225,8 +225,8 @@ def _times(seen: Glance) -> str:
 
 def _lag(seen: Glance) -> str:
     named = (("sends", seen.send_lag_p99_ms), ("loop", seen.loop_lag_p99_ms))
-    parts = [f"{name} {figure(value)} ms" for name, value in named if value is not None]
-    return f" · client lag p99: {', '.join(parts)}" if parts else ""
+    parts = [f"{name} {figure(value)}" for name, value in named if value is not None]
+    return f" · client lag p99 {', '.join(parts)} ms" if parts else ""
 
 
 def _width(text: str) -> int:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -21,7 +22,7 @@ class Traced(http.server.BaseHTTPRequestHandler):
     """Keeps the trace that each request says it is of."""
 
     protocol_version = "HTTP/1.1"
-    seen: list[str | None] = []
+    seen: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         self._answer(b'{"data": [{"id": "m"}]}')

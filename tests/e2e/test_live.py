@@ -87,7 +87,7 @@ def test_at_a_terminal_q_drains_and_the_terminal_is_as_it_was(
 ) -> None:
     seen = at_terminal(tiny, *SHORT, "-d", "60s")
     seen.until(r"level 1/1 .*q: drain and report")
-    seen.until(r"TTFT p50 .*client lag p99: sends .* ms, loop .* ms")
+    seen.until(r"TTFT p50 .*client lag p99 sends .*, loop .* ms")
     assert seen.settings() != seen.before, "keys are taken without Enter"
     seen.type("q")
     assert seen.end() == 130

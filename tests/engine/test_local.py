@@ -1,7 +1,12 @@
+import multiprocessing
+import sys
+
 import pytest
 
 from loadtest.engine import local
 from loadtest.engine.local import check_budget, workers_for
+from loadtest.engine.orders import Snapshot
+from loadtest.engine.worker import _Worker
 from loadtest.errors import UsageError
 from loadtest.level import Level
 from loadtest.schedule import Load
@@ -39,3 +44,21 @@ def test_more_connections_than_the_machine_has_are_refused_before_anything_is_se
     check_budget([level(Load("closed", concurrency=1))], 1)
     with pytest.raises(UsageError, match=r"--concurrency 1000000 asks for more connections .*; "):
         check_budget([level(Load("closed", concurrency=1_000_000))], 1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its pipes cannot be asked whether they have room")
+async def test_a_parent_that_does_not_listen_does_not_hold_up_the_worker() -> None:
+    ours, theirs = multiprocessing.get_context().Pipe()
+    worker = _Worker(theirs)
+    said = Snapshot(True, 1, 2, 3, 4, {n: n for n in range(1000)}, {}, {}, {})
+    for _ in range(1000):  # many times what a pipe holds
+        worker._tell(said)
+    heard = 0
+    while ours.poll():
+        assert ours.recv() == said
+        heard += 1
+    assert 0 < heard < 1000, "whole ones, and the rest left out"
+    worker._tell(said)
+    assert ours.recv() == said
+    ours.close()
+    theirs.close()
