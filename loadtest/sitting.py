@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from loadtest import __version__, abort, alert, calibration, detect, host, plan, scenario, slo
-from loadtest.endpoints.catalog import dialect
+from loadtest import __version__, abort, alert, calibration, consent, detect, host, plan, scenario, slo
+from loadtest.credentials import Bearer
+from loadtest.endpoints import blanks
+from loadtest.endpoints.catalog import dialect, speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
 from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
@@ -233,8 +235,9 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
 
                     def ready() -> tuple[Facts, Rehearsed]:
                         facts, path = target.open(), place.path if place else None
-                        speech = Settings(asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path)
-                        wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way, None)
+                        speech = _speech(asked, facts, path, variables)
+                        _see_requests(speech, levels)
+                        wiring = _wiring(options, asked, facts, speech, headers, folder, way, None)
                         return facts, _rehearsed(options, target, wiring, levels)
 
                     patience_s = None if bundled else options.wait_ready_s
@@ -598,6 +601,41 @@ def _output_folder(asked: Path | None, name: str, *, resume: bool) -> Iterator[P
         raise
 
 
+    return _authorized(wiring, options.bearer)
+
+
+def _variables(asked: Scenario) -> tuple[tuple[str, str], ...]:
+    """The environment variables that a template names, with their values.
+
+    Raises:
+        UsageError: one of them is not set.
+    """
+    names = blanks.variables(asked.pattern.request.blanks)
+    for name in names:
+        if name not in os.environ:
+            raise UsageError(f"request: {{{{ env.{name} }}}}: the variable {name} is not set; export it before the run")
+    return tuple((name, os.environ[name]) for name in names)
+
+
+def _speech(asked: Scenario, facts: Facts, path: str | None, variables: tuple[tuple[str, str], ...]) -> Settings:
+    """What the dialect has to know."""
+    assert asked.seed is not None
+    return Settings(
+        asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path, pattern=asked.pattern,
+        variables=variables, seed=asked.seed,
+    )  # fmt: skip
+
+
+def _see_requests(speech: Settings, levels: Sequence[Level]) -> None:
+    """See that the requests of each level can be made.
+
+    Raises:
+        UsageError: the model takes something else.
+    """
+    spoken = speak(speech)
+    for level in levels:
+        for workload in level.workloads:
+            spoken.check(workload.tensors, level.batch_size, texts=workload.input_tokens is not None)
 def _new_folder(name: str) -> Path:
     """A folder under results/ that is not there yet: two runs may begin within a second."""
     names = (name, *(f"{name}-{number}" for number in range(2, 100)))

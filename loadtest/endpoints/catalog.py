@@ -22,6 +22,7 @@ _OWN = {
     "tgi": "tgi:TGI",
     "llamacpp": "llamacpp:LlamaCpp",
     "triton": "triton:Triton",
+    "kserve": "kserve:KServe",
     "http": "template:Template",
 }
 

@@ -288,9 +288,8 @@ def _workload_faults(
         yield key, f"needs an endpoint of messages, such as chat: {endpoint} takes plain text"
     for key in sorted({"inputs", "binary"} & given) if spoken.reads else ():
         yield key, f"needs an endpoint of tensors, such as kserve: {endpoint} takes text"
-    for key in sorted({"body", "conversation", "images", "prefix", "data"} & given) if not spoken.reads else ():
-        if not ({key} & {"conversation", "images"} and not spoken.converses):
-            yield key, f"does not apply: the endpoint {endpoint} takes tensors; give inputs"
+    for key in sorted({"body", "prefix", "data"} & given) if not spoken.reads else ():
+        yield key, f"does not apply: the endpoint {endpoint} takes tensors; give inputs"
     if not spoken.generates and "output_tokens" in given:
         yield "output_tokens", f"does not apply: the endpoint {endpoint} writes no answer"
 

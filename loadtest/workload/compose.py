@@ -129,7 +129,8 @@ class Composer:
         if workload.prefix is not None and (start := _start(workload.prefix, prompts, request.rng)):
             length += workload.prefix.tokens
         if not turn.messages:
-            return (Message("user", prompts.prompt(length, request.rng, start)),), length
+            asked = length if request.input_tokens is not None else None
+            return (Message("user", prompts.prompt(length, request.rng, start)),), asked
         first, *others = turn.messages
         messages = (Message(first.role, f"{start}\n\n{first.content}"), *others) if start else turn.messages
         size = None if others else prompts.count(messages[0].content)
