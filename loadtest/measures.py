@@ -245,7 +245,7 @@ def failures(columns: Columns) -> dict[str, Mask]:
     """
     failed = ~columns.ok
     stream = failed & (bool(columns.streamed.any()) or not columns.ok.any())
-    tokens = stream & (columns.asked_output_tokens >= 2)
+    tokens = stream & ~(columns.asked_output_tokens < 2)
     return {
         "ttft": stream, "ttfat": stream, "e2e": failed, "tpot": tokens, "service_ttft": stream, "service_e2e": failed,
     }  # fmt: skip

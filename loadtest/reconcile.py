@@ -188,7 +188,7 @@ def _samples(records: Sequence[Record], window: Stretch | None, metrics: Mapping
         if name != "itl_ms" and metric.ok.n + metric.excluded != good:
             yield f"{name} has {metric.ok.n} samples and {metric.excluded} excluded of {good} ok requests"
         # An answer of one token would have had no TPOT. Where nothing is streamed, nothing but E2E is due.
-        inside = sum(r.asked_output_tokens >= 2 for r in failed) if name == "tpot_ms" else len(failed)
+        inside = sum((r.asked_output_tokens or 2) >= 2 for r in failed) if name == "tpot_ms" else len(failed)
         if metric.due is not None and metric.due.failed not in ({inside} if name == "e2e_ms" else {0, inside}):
             yield f"{name} has {metric.due.failed} failures inside of {inside}"
     gaps = sum(len(r.itl_ms or []) for r in due if r.outcome == "ok")
@@ -270,17 +270,17 @@ def _tokens(records: Sequence[Record], window: Stretch | None, figures: LevelRes
         ("throughput", window, figures.throughput),
         ("whole_run", whole if whole.end > whole.start else None, figures.whole_run),
     ):
-        output_per_s, total_per_s, events_per_s = (
-            throughput.output_tokens_per_s, throughput.total_tokens_per_s, throughput.events_per_s
-        )  # fmt: skip
+        output_per_s = throughput.output_tokens_per_s
         if stretch is None:
             continue
-        output, input_, events = _arrived([r for r in records if r.outcome == "ok"], stretch)
+        output, input_, events, samples = _arrived([r for r in records if r.outcome == "ok"], stretch)
+        both = _Range(output.low + input_.low, output.high + input_.high)
         produced.append(None if output_per_s is None else output_per_s * stretch.length_s)
         found = {
             "output tokens": (output_per_s, output),
-            "input and output tokens": (total_per_s, _Range(output.low + input_.low, output.high + input_.high)),
-            "events": (events_per_s, events),
+            "input and output tokens": (throughput.total_tokens_per_s, both),
+            "events": (throughput.events_per_s, events),
+            "samples": (throughput.samples_per_s, samples),
         }
         for what, (rate, counted) in found.items():
             if rate is not None and not counted.allows(rate * stretch.length_s):
@@ -292,13 +292,13 @@ def _tokens(records: Sequence[Record], window: Stretch | None, figures: LevelRes
         yield f"{produced[0]:g} output tokens arrived in the window and {produced[1]:g} in the whole level"
 
 
-def _arrived(good: Sequence[Record], stretch: Stretch) -> tuple[_Range, _Range, _Range]:
-    """Output tokens, input tokens and stream events of ok requests within ``stretch``.
+def _arrived(good: Sequence[Record], stretch: Stretch) -> list[_Range]:
+    """Output tokens, input tokens, stream events and samples of ok requests within ``stretch``.
 
     Each token arrives with its event, an input token with the first one. Events whose gaps were not kept arrived at
     some time between the last known one and the last token.
     """
-    low, high = np.zeros(3), np.zeros(3)
+    low, high = np.zeros(4), np.zeros(4)
     for begin in range(0, len(good), _BLOCK):
         block = good[begin : begin + _BLOCK]
         firsts = np.array([_first(r) for r in block])
@@ -323,9 +323,9 @@ def _arrived(good: Sequence[Record], stretch: Stretch) -> tuple[_Range, _Range, 
                 np.dot(share, [r.output_tokens or 0 for r in block]),
                 np.dot(_within(firsts, stretch, slack), [r.input_tokens or 0 for r in block]),
                 np.dot(share, [r.events if r.streamed else 0 for r in block]),
+                np.dot(share, [r.samples or 0 for r in block]),
             ]
-    output, input_, events_ = (_Range(float(least), float(most)) for least, most in zip(low, high, strict=True))
-    return output, input_, events_
+    return [_Range(float(least), float(most)) for least, most in zip(low, high, strict=True)]
 
 
 def _first(record: Record) -> float:

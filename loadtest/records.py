@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome
     in_window: bool
     asked_input_tokens: int | None
-    asked_output_tokens: int
+    asked_output_tokens: int | None
     sent_ms: float | None = None
     wait_ms: float = 0.0
     connected_ms: float | None = None

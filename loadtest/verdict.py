@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from loadtest.endpoints.catalog import dialect
+from loadtest.endpoints.pattern import Pattern
 from loadtest.level import Level
 from loadtest.result import LevelResult, SloResult, Verdict, VerdictName
 from loadtest.slo import STREAMED, Slo, limits_of
@@ -15,23 +16,31 @@ EXIT_CODES: dict[VerdictName | None, int] = {None: 0, "PASS": 0, "INVALID": 97, 
 WORST_FIRST: tuple[VerdictName, ...] = ("INVALID", "FAIL", "INCONCLUSIVE", "PASS")
 
 OnInconclusive = Literal["report", "fail", "extend"]
+_UNSAID = Pattern()
 
 
-def refusals(slos: Sequence[Slo], levels: Sequence[Level], endpoint: str, *, stream: bool) -> list[str]:
+def refusals(
+    slos: Sequence[Slo], levels: Sequence[Level], endpoint: str, pattern: Pattern = _UNSAID, *, stream: bool
+) -> list[str]:
     """Why some of ``slos`` could not be judged in these levels, whatever comes of them; each with the mend."""
-    return [f"slo {slo.text}: {why}" for slo in slos for why in _refusals(slo, slos, levels, endpoint, stream)]
+    generates = dialect(endpoint, pattern).generates
+    return [
+        f"slo {slo.text}: {why}" for slo in slos for why in _refusals(slo, slos, levels, endpoint, stream, generates)
+    ]
 
 
-def _refusals(slo: Slo, slos: Sequence[Slo], levels: Sequence[Level], endpoint: str, stream: bool) -> Iterable[str]:
+def _refusals(
+    slo: Slo, slos: Sequence[Slo], levels: Sequence[Level], endpoint: str, stream: bool, generates: bool
+) -> Iterable[str]:
     limits = slo.limits or limits_of(slos)
     if slo.metric == "goodput" and not limits:
         yield "goodput needs limits: write goodput(ttft < 300ms, tpot < 40ms)"
     for metric in dict.fromkeys([slo.metric, *(limit.metric for limit in slo.limits)]):
-        if metric in STREAMED and not dialect(endpoint).generates:
+        if metric in STREAMED and not generates:
             yield f"{metric}: {endpoint} writes no tokens; take e2e"
         elif metric in STREAMED and not stream:
             yield f"{metric}: answers that are not streamed have none; stream them, or take e2e"
-        elif metric == "samples_per_s" and dialect(endpoint).generates:
+        elif metric == "samples_per_s" and generates:
             yield f"{metric}: {endpoint} answers with tokens and not with samples; take requests_per_s"
     meant = [level for level in levels if slo.scope.is_of(level.name)]
     if not meant:

@@ -26,6 +26,7 @@ import msgspec
 from loadtest.workload.model import Ask
 
 _BLANK = re.compile(r"\{\{[ \t]*([^{}\"\n]*?)[ \t]*\}\}")
+_QUOTES = re.compile(rf'"(?:[^"\\]|\\.)*"|({_BLANK.pattern})')
 _PLAIN = ("prompt", "input_tokens", "max_tokens", "model", "uuid")
 _NAME = re.compile(rf"({'|'.join(_PLAIN)})|row\.(.+)|env\.([A-Za-z_][A-Za-z0-9_]*)")
 _THERE = ", ".join(f"{{{{ {name} }}}}" for name in (*_PLAIN, "row.COLUMN", "env.NAME"))
@@ -58,6 +59,11 @@ def columns(found: Sequence[str]) -> tuple[str, ...]:
 def variables(found: Sequence[str]) -> tuple[str, ...]:
     """The environment variables among names of blanks, each once."""
     return tuple(dict.fromkeys(name[4:] for name in found if name.startswith("env.")))
+
+
+def quoted(text: str) -> str:
+    """Text that would be JSON but for blanks that stand in it as they are, without quotes: with them."""
+    return _QUOTES.sub(lambda found: f'"{found[1]}"' if found[1] else found[0], text)
 
 
 def plain(text: str) -> bytes:

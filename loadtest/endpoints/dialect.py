@@ -53,6 +53,7 @@ class Dialect(abc.ABC):
     """Bodies out, events in, for one model. ``body`` and ``event`` are all that a dialect must have.
 
     ``streams``: whether the answer is asked for in pieces; ``framing`` is how such a body is cut into events.
+    ``limits``: whether requests say how long an answer may be.
     ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``generates``: it makes text, token
     by token; without, an answer has no TTFT, no output length is asked for, and what counts are samples.
     ``converses``: it takes messages with roles, and pictures in them; without, it takes plain text.
@@ -81,6 +82,7 @@ class Dialect(abc.ABC):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.streams = settings.stream and self.generates
+        self.limits = self.generates
         if settings.path is not None:
             self.path = settings.path
 

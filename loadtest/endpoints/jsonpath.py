@@ -25,7 +25,7 @@ def compiled(path: str) -> Finder:
         parsed = parse(path)
     except JSONPathError as error:
         why = " ".join(str(error).split()).rstrip("!.")
-        raise ValueError(f"expected a JSON path such as $.choices[0].text, got {path!r}: {why}") from None
+        raise ValueError(f"expected a JSON path such as $.choices[0].text: {why}") from None
     steps = _steps(parsed)
     if steps is None:
         return lambda value: [found.value for found in parsed.find(value)]

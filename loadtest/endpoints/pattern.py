@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 import msgspec
 
+from loadtest.endpoints.blanks import names
+
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Stream = Literal["none", "sse", "ndjson", "chunks", "lines"]
 BODIES = ("json", "form", "multipart", "raw", "file")
@@ -41,11 +43,11 @@ class RequestForm(msgspec.Struct, frozen=True):
     type: str | None = None
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """All of it that may have blanks."""
+    def blanks(self) -> tuple[str, ...]:
+        """The names of its blanks, each once."""
         parts = [self.route, self.json, self.raw, *(value for _, value in (*self.headers, *(self.form or ())))]
         parts += [value for _, value in self.multipart or () if isinstance(value, str)]
-        return tuple(part for part in parts if part is not None)
+        return tuple(dict.fromkeys(name for part in parts if part is not None for name in names(part)))
 
 
 class Rule(msgspec.Struct, frozen=True):

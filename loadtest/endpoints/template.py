@@ -27,6 +27,7 @@ from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask
 
 _MOST_BYTES = 256 << 20  # of files to send, all of which every generator process holds
+_LINES = 10  # of what came, where it is not what was expected
 _ANY = "application/octet-stream"
 _UNSEEN = object()  # in place of a JSON value where there is none
 _decode = msgspec.json.Decoder().decode
@@ -56,6 +57,7 @@ class Template(Dialect):
         if any(name.lower() == "content-type" for name, _ in request.headers):
             self.content_type = None
         self.streams = response.stream != "none"
+        self.limits = "max_tokens" in request.blanks
         self.framing = "sse" if response.stream == "none" else response.stream
         self.ends_cleanly = response.done is None
         self._done = None if response.done is None else response.done.encode()
@@ -71,13 +73,13 @@ class Template(Dialect):
         self.bodiless = not (self._find or self._raw or self._rule)
         # What no answer has shown yet; once each of them has been there, the template fits.
         self._missing = {key for key in named if key != "error"}
-        self._fullest = b""
+        self._seen: dict[str, str] = {}  # of answers until then: what is where
 
     @classmethod
     def of(cls, pattern: Pattern) -> type[Dialect]:
         """See ``Dialect``."""
-        asked = {name for text in pattern.request.texts for name in blanks.names(text)}
-        return _KINDS[not asked.isdisjoint(("prompt", "input_tokens")), pattern.response.wordy]
+        reads = not {"prompt", "input_tokens"}.isdisjoint(pattern.request.blanks)
+        return _KINDS[reads, pattern.response.wordy]
 
     @classmethod
     def discover(cls, get: Get, model: str | None) -> Known:
@@ -152,10 +154,7 @@ class Template(Dialect):
             return None
         named = ", ".join(f"response.{key} ({self._paths[key]})" for key in self._paths if key in self._missing)
         what = "no event has" if self.streams else "the answer has not"
-        try:
-            seen = outline(read_json(self._fullest))
-        except ValueError:
-            seen = words(self._fullest, 80)
+        seen = "\n".join([*self._seen.values()][:_LINES]) or "nothing"
         return f"{named} finds nothing: {what} that path, or no such value there. What came is\n{seen}"
 
     def _take(self, answer: Answer, data: bytes, value: Any) -> bool:
@@ -173,8 +172,10 @@ class Template(Dialect):
         if (finish := _scalar(self._found("finish", value))) is not None:
             self._missing.discard("finish")
             answer.finish_reason = finish
-        if self._missing and len(data) > len(self._fullest):
-            self._fullest = bytes(data)
+        if self._missing and len(self._seen) < _LINES:
+            shape = f"text {words(data, 40)!r}" if value is _UNSEEN else outline(value, _LINES)
+            for line in shape.splitlines():
+                self._seen.setdefault(line.partition(":")[0], line)
         if text:
             answer.texts.append(text)
         return bool(text)
@@ -248,7 +249,8 @@ def _body(request: RequestForm, fill: Blanks, seed: int) -> tuple[Callable[[Ask]
         boundary = hashlib.blake2b(repr(request.multipart).encode(), digest_size=16).hexdigest()
         pieces, kind = _multipart(request.multipart, boundary, fill, seed), f"multipart/form-data; boundary={boundary}"
     elif request.raw is not None:
-        kind = "text/plain; charset=utf-8" if _json(request.raw.encode()) is _UNSEEN else "application/json"
+        guessed = _guessed(request.raw.encode())
+        kind = guessed if guessed != _ANY else "text/plain; charset=utf-8"
         pieces = fill.text(request.raw, blanks.plain)
     elif request.file is not None:
         files = _files(request.file)
@@ -320,10 +322,17 @@ def _files(upload: Upload) -> list[_File]:
             raise UsageError(f"request: cannot read {each}: {error.strerror}") from None
         if (size := size + len(data)) > _MOST_BYTES:
             raise UsageError(f"request: the files of {path} are more than {_MOST_BYTES >> 20} MiB: name fewer of them")
-        files.append(_File(os.path.basename(each), upload.type or mimetypes.guess_type(each)[0] or _ANY, data))
+        files.append(
+            _File(os.path.basename(each), upload.type or mimetypes.guess_type(each)[0] or _guessed(data), data)
+        )
     if not files:
         raise UsageError(f"request: there is no file at {path}")
     return files
+
+
+def _guessed(data: bytes) -> str:
+    """The type of a body whose file's name does not say it."""
+    return "application/json" if isinstance(_json(data), dict | list) else _ANY
 
 
 def _json(data: bytes) -> Any:

@@ -156,7 +156,7 @@ class Recorder:
             outcome=outcome,
             in_window=intended >= self._level.warmup_s * 1e3,
             asked_input_tokens=made.input_tokens,
-            asked_output_tokens=made.output_tokens,
+            asked_output_tokens=made.output_tokens if self._dialect.limits and self._dialect.generates else None,
             sent_ms=self._ms_or_none(exchange.sent),
             wait_ms=round(exchange.wait_ns / 1e6, 4),
             connected_ms=self._ms_or_none(exchange.connected),

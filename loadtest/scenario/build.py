@@ -4,12 +4,15 @@ from typing import Any
 
 import msgspec
 
+from loadtest.endpoints.blanks import columns as columns_of
 from loadtest.endpoints.catalog import dialect
+from loadtest.endpoints.pattern import Pattern
 from loadtest.scenario import form
 from loadtest.scenario.check import place_of
 from loadtest.scenario.clashes import LOADS
 from loadtest.scenario.document import Keys, Place, dotted
 from loadtest.scenario.model import Block, Scenario, ServerSettings
+from loadtest.scenario.pattern import HTTP, pattern, written
 from loadtest.schedule import Stage
 from loadtest.workload.model import (
     Conversation,
@@ -49,8 +52,11 @@ class _Builder:
         self._file = file
         self._values = values
         self._sources: dict[str, str] = {}
-        spoken = dialect(file.endpoint or form.DEFAULTS["endpoint"])
+        self._pattern = pattern(file.request, file.response)
+        spoken = dialect(file.endpoint or form.DEFAULTS["endpoint"], self._pattern)
         self._generates, self._reads = spoken.generates, spoken.reads
+        if file.endpoint == HTTP:  # a length is asked for only where the request says it
+            self._generates = "max_tokens" in self._pattern.request.blanks
 
     def scenario(self, name: str) -> tuple[Scenario, dict[str, str]]:
         file, one = self._file, self._one
@@ -70,7 +76,7 @@ class _Builder:
             name=self._first(("name",), ("name",), default=name),
             question=one("question"),
             endpoint=one("endpoint"),
-            stream=one("stream"),
+            stream=self._streamed(),
             tokenizer=one("tokenizer"),
             seed=one("seed"),
             locked=one("locked"),
@@ -104,8 +110,19 @@ class _Builder:
             probe=self._probe(),
             slo=tuple(one("slo") or ()),
             warn=tuple(one("warn") or ()),
+            pattern=self._pattern,
         )
         return scenario, self._sources
+
+    def _streamed(self) -> bool:
+        """Whether answers are streamed; and the sources of what a template says."""
+        if self._file.endpoint != HTTP:
+            return bool(self._one("stream"))
+        for name, values in zip(("request", "response"), written(self._pattern), strict=True):
+            for key in values:
+                given = (name, key) in self._values
+                self._sources[f"{name}.{key}"] = self._values[name, key].source if given else "default"
+        return self._pattern.response.stream != "none"
 
     def _given(self, at: Keys) -> Any:
         section: Any = self._file
@@ -183,7 +200,7 @@ class _Builder:
             correlation=one("correlation"),
             corpus=one("corpus"),
             prefix=Prefix(prefix.share, prefix.tokens, prefix.pool) if prefix else None,
-            data=_data(data) if data else None,
+            data=_data(data, self._pattern, self._reads) if data else None,
             conversation=_conversation(talk) if talk else None,
             models=tuple(Weighted(name, weight) for name, weight in (models or {}).items()),
             images=Images(_default("images", images, "count"), *images.size) if images else None,
@@ -217,7 +234,7 @@ def _trace(trace: form.Trace) -> Trace:
     return Trace(trace.path, trace.format, speed, start_s, end_s, scale, lengths)
 
 
-def _data(data: form.Data) -> Data:
+def _data(data: form.Data, pattern: Pattern, reads: bool) -> Data:
     columns = data.columns.model_dump(exclude_none=True) if data.columns else {}
     return Data(
         data.path,
@@ -226,6 +243,8 @@ def _data(data: form.Data) -> Data:
         _default("data", data, "order"),
         *(data.input_tokens or (None, None)),
         *(data.output_tokens or (None, None)),
+        columns_of(pattern.request.blanks),
+        reads,
     )
 
 

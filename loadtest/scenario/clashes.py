@@ -281,8 +281,8 @@ def _workload_faults(
             yield excludes("conversation.next_input", source, "prompts are as long as they are there")
         if traced and talk.get("think") is not None and _seconds(talk["think"]) != 0:
             yield excludes("conversation.think", traced, "its turns have times of their own")
-    if endpoint not in kinds():
-        return  # a fault of its own
+    if endpoint not in kinds() or endpoint == "http":
+        return  # a fault of its own, or what the template says decides
     spoken = dialect(endpoint)
     for key in sorted({"conversation", "images"} & given) if not spoken.converses else ():
         yield key, f"needs an endpoint of messages, such as chat: {endpoint} takes plain text"

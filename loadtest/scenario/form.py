@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from loadtest.duration import duration_text, durations_text
+from loadtest.endpoints.pattern import Method, Stream
 from loadtest.level import Scheduler
 from loadtest.scenario.kinds import (
     MAX_LEVELS_PER_AXIS,
@@ -19,7 +20,13 @@ from loadtest.scenario.kinds import (
     Duration,
     Durations,
     Endpoint,
+    Files,
+    FormPart,
+    HeaderName,
+    HeaderText,
+    Json,
     JsonObject,
+    JsonPath,
     Length,
     LocalFile,
     LocalPath,
@@ -29,6 +36,8 @@ from loadtest.scenario.kinds import (
     PositiveDuration,
     Range,
     Remark,
+    Route,
+    Scalar,
     ServerCount,
     Share,
     Size,
@@ -507,6 +516,81 @@ class Block(Section):
     max_batch_size: MaxBatchSize = None
 
 
+class Request(Section):
+    """What is sent to an endpoint http. Texts may have blanks: {{ prompt }}, {{ input_tokens }}, {{ max_tokens }},
+    {{ model }}, {{ uuid }}, {{ row.COLUMN }} of the data, {{ env.NAME }}."""
+
+    method: Method | None = Field(None, description="Not given: POST with a body, GET without.")
+    path: Route | None = Field(
+        None,
+        description="Below the URL of the run, with a query perhaps. Not given: that URL is the request's own.",
+        examples=["/v1/classify", "/search?q={{ prompt }}"],
+    )
+    headers: dict[HeaderName, HeaderText] | None = Field(
+        None, description="Further headers; those of -H stand above them.", examples=[{"X-Tenant": "{{ row.tenant }}"}]
+    )
+    json_: Json | None = Field(
+        None,
+        alias="json",
+        description="A JSON body. A text that is one blank becomes its value: a number stays a number.",
+        examples=[{"text": "{{ prompt }}", "limit": "{{ max_tokens }}"}],
+    )
+    form: dict[Word, Scalar] | None = Field(None, description="A URL-encoded body.", examples=[{"q": "{{ prompt }}"}])
+    multipart: dict[Word, FormPart] | None = Field(
+        None,
+        description="A multipart/form-data body: texts, and files to upload; of a folder or pattern each request takes "
+        "the next.",
+        examples=[{"image": {"file": "./images", "type": "image/png"}, "top_k": 5}],
+    )
+    raw: str | None = Field(None, description="A body of text, sent as it is but for its blanks.")
+    file: Files | None = Field(
+        None, description="A body that is a file, as it is; or one of a folder or a pattern.", examples=["./query.bin"]
+    )
+    type: Word | None = Field(None, description="The Content-Type. Not given: that of the body's form.")
+
+
+class Success(Section):
+    """What makes an answer of an endpoint http a good one."""
+
+    status: Annotated[list[Annotated[int, Field(ge=200, le=599)]], Field(min_length=1), OneOrMore()] | None = Field(
+        None, description="One status, or several. Not given: 200 to 299.", examples=[[200, 201]]
+    )
+    path: JsonPath | None = Field(None, description="Something in the answer.", examples=["$.status"])
+    equals: Json | None = Field(None, description="What it has to be.", examples=["done"])
+    exists: bool | None = Field(None, description="Whether it has to be there. Not given: that, or equals.")
+
+
+class Response(Section):
+    """What comes back from an endpoint http: JSON paths, in each event of a stream or in the whole answer.
+
+    One that finds nothing in the first answer ends the run, with what came instead.
+    """
+
+    stream: Stream | None = Field(
+        None,
+        description="How the answer comes: none (whole), sse, ndjson (a JSON value a line), lines, or chunks (each "
+        "read of the socket). Not given: none.",
+    )
+    done: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="The event that ends a stream. Not given: the end of the body.", examples=["[DONE]"]
+    )
+    success: Success | None = Field(None, description="What makes it a good answer. Not given: its status.")
+    text: JsonPath | None = Field(
+        None,
+        description="The text; $ is an event as it is. Not given: of lines and chunks that; of others there is none, "
+        "and so no TTFT, and requests count as samples.",
+        examples=["$.choices[0].delta.content"],
+    )
+    input_tokens: JsonPath | None = Field(None, description="Tokens of the prompt.", examples=["$.usage.input"])
+    output_tokens: JsonPath | None = Field(
+        None, description="Tokens of the answer so far. Not given: unknown, and events are counted."
+    )
+    finish: JsonPath | None = Field(None, description="Why the answer ended.", examples=["$.finish_reason"])
+    error: JsonPath | None = Field(
+        None, description="An error: the answer is none if something other than null, false or empty is there."
+    )
+
+
 class Timeouts(Section):
     """When a request is given up."""
 
@@ -533,6 +617,8 @@ class File(Section):
     )
     stream: bool | None = Field(None, description="Whether answers are streamed; without, there is no TTFT.")
     model: ModelAxis = None
+    request: Request | None = Field(None, description="What is sent; of the endpoint http.")
+    response: Response | None = Field(None, description="What comes back; of the endpoint http.")
     tokenizer: LocalPath | None = Field(
         None,
         description="A local folder with a tokenizer.json, or that file: prompts then have exactly the tokens asked "
@@ -599,6 +685,9 @@ SECTIONS: dict[str, type[Section]] = {
     "conversation": Conversation,
     "images": Images,
     "inputs": Input,
+    "request": Request,
+    "response": Response,
+    "success": Success,
 }
 """The form of each mapping, or of each item of a list, by the key that it stands behind."""
 

@@ -1,5 +1,6 @@
 """What a value of a scenario file may be: the readers of single values, as types that a form can name."""
 
+import glob
 import math
 import os
 import re
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from pydantic import (
     Field,
     GetCoreSchemaHandler,
@@ -19,7 +21,10 @@ from pydantic_core import CoreSchema, core_schema
 
 from loadtest import abort, alert, slo
 from loadtest.duration import PATTERN, duration, durations
+from loadtest.endpoints.blanks import words
 from loadtest.endpoints.catalog import kinds
+from loadtest.endpoints.jsonpath import compiled
+from loadtest.endpoints.pattern import Upload
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length as Tokens
 
@@ -163,6 +168,73 @@ def local_file(value: object, info: ValidationInfo[Path | None]) -> str:
 def corpus(value: object, info: ValidationInfo[Path | None]) -> str:
     """A text file, or the mix of scripts that comes with the tool."""
     return UNICODE if value == UNICODE else local_file(value, info)
+
+
+def files(value: object, info: ValidationInfo[Path | None]) -> str:
+    """The absolute path of a file or a folder, or a pattern (``*``, ``**``) that some files have."""
+    if not isinstance(value, str) or not glob.has_magic(value):
+        return local_path(value, info)
+    if info.context is None:
+        return value
+    path = os.path.abspath(info.context / value)
+    if not glob.glob(path, recursive=True):
+        raise ValueError(f"no such file: {path}")
+    return path
+
+
+def scalar_text(value: object) -> str:
+    """Text, also of a number or a truth; in a template it may have blanks."""
+    if not isinstance(value, str | int | float):
+        raise ValueError("expected text or a number")
+    return words(value)
+
+
+def form_part(value: object, info: ValidationInfo[Path | None]) -> str | Upload:
+    """A text of a multipart body, or a file: ``{file: ./cat.png, type: image/png}``."""
+    if not isinstance(value, dict):
+        return scalar_text(value)
+    if "file" not in value or not value.keys() <= {"file", "type"} or not isinstance(value.get("type", ""), str):
+        raise ValueError("expected text, or a file as {file: ./cat.png, type: image/png}")
+    return Upload(files(value["file"], info), header_text(value["type"]) if "type" in value else None)
+
+
+def header_text(value: object) -> str:
+    """``scalar_text`` on one line."""
+    text = scalar_text(value)
+    if not text.isprintable():
+        raise ValueError("expected text without control characters")
+    return text
+
+
+def header_name(value: object) -> str:
+    """The name of a header (RFC 9110, token) that does not follow from the rest of a request."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", value, re.ASCII):
+        raise ValueError("expected the name of a header, such as X-Tenant")
+    if value.lower() in ("content-length", "transfer-encoding"):
+        raise ValueError("follows from the body, which loadtest writes: leave it out")
+    return value
+
+
+def route(value: object) -> str:
+    """A path below the URL of the run."""
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable() or "#" in value:
+        raise ValueError("expected a path that begins with /, such as /v1/classify")
+    return value
+
+
+def json_text(value: object) -> str:
+    """JSON text of a value of YAML."""
+    if _infinite(value):
+        raise ValueError("holds a number that JSON has not")
+    return msgspec.json.encode(value).decode()
+
+
+def json_path(value: object) -> str:
+    """A path that ``jsonpath`` reads."""
+    if not isinstance(value, str):
+        raise ValueError("expected a JSON path such as $.choices[0].text")
+    compiled(value)
+    return value
 
 
 def bounds(value: object) -> tuple[int | None, int | None]:
@@ -338,5 +410,30 @@ Size = Annotated[
     PlainValidator(size),
     WithJsonSchema({"type": "string", "pattern": r"^\s*[0-9]{1,5}\s*x\s*[0-9]{1,5}\s*$"}),
 ]
+Files = Annotated[str, PlainValidator(files), WithJsonSchema(_PATH_SCHEMA)]
+_SCALAR_SCHEMA = {"type": ["string", "number", "boolean"]}
+Scalar = Annotated[str, PlainValidator(scalar_text), WithJsonSchema(_SCALAR_SCHEMA)]
+FormPart = Annotated[
+    str | Upload,
+    PlainValidator(form_part),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _SCALAR_SCHEMA,
+                {
+                    "type": "object",
+                    "properties": {"file": _PATH_SCHEMA, "type": {"type": "string"}},
+                    "required": ["file"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+HeaderText = Annotated[str, PlainValidator(header_text), WithJsonSchema(_SCALAR_SCHEMA)]
+HeaderName = Annotated[str, PlainValidator(header_name), WithJsonSchema({"type": "string"})]
+Route = Annotated[str, PlainValidator(route), WithJsonSchema({"type": "string", "pattern": "^/"})]
+Json = Annotated[str, PlainValidator(json_text), WithJsonSchema({})]
+JsonPath = Annotated[str, PlainValidator(json_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Endpoint = Annotated[str, PlainValidator(endpoint), WithJsonSchema({"type": "string"})]
 JsonObject = Annotated[dict[str, Any], PlainValidator(json_object), WithJsonSchema({"type": "object"})]

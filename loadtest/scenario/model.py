@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from loadtest.endpoints.pattern import Pattern
 from loadtest.level import Scheduler
 from loadtest.schedule import Arrival, Stage
 from loadtest.workload.lengths import Length
@@ -65,7 +66,8 @@ class Scenario(msgspec.Struct, frozen=True):
     a block are combined as ``combine`` says, and all levels played ``repeat`` times with a pause of ``cooldown_s``
     before each but the first. ``tokenizer`` is a local path; of None, tokens are counted as the target does. Paths are
     absolute. A ``locked`` scenario is played as it is, or its result says why it cannot be compared. ``slo`` are the
-    texts of expressions that ``slo.parse`` reads, ``warn`` of those that ``alert.parse`` does.
+    texts of expressions that ``slo.parse`` reads, ``warn`` of those that ``alert.parse`` does. ``pattern``
+    is what the endpoint http sends and takes.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Scenario(msgspec.Struct, frozen=True):
     probe: Probe | None = None
     slo: tuple[str, ...] = ()
     warn: tuple[str, ...] = ()
+    pattern: Pattern = Pattern()
 
     @property
     def model(self) -> str | None:

@@ -1,6 +1,7 @@
 """From a file and flags to a complete scenario, or to every fault in them at once."""
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from loadtest.endpoints.pattern import BODIES
 from loadtest.errors import ScenarioError
 from loadtest.scenario import catalog
 from loadtest.scenario.build import AXES, build
@@ -17,6 +19,7 @@ from loadtest.scenario.check import check, message, no_mapping
 from loadtest.scenario.clashes import LOADS, blocks_of, mapping
 from loadtest.scenario.document import Document, Fault, Place, dotted, parse, read, scalar
 from loadtest.scenario.model import Block, Override, Resolved, Scenario
+from loadtest.scenario.pattern import body_of
 from loadtest.scenario.scale import scaled
 from loadtest.scenario.text import write
 
@@ -42,6 +45,10 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "batch_size": ("workload", "batch_size"),
     "endpoint": ("endpoint",),
     "stream": ("stream",),
+    "method": ("request", "method"),
+    "body_json": ("request", "json"),
+    "body_raw": ("request", "raw"),
+    "body_file": ("request", "file"),
     "model": ("model",),
     "tokenizer": ("tokenizer",),
     "probe_rate": ("probe_stream", "rate"),
@@ -62,6 +69,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 }
 _TEXTS = {"model", "serve_model", "abort_on"}  # never read as a number: a model may be called 7
 _FILES = {"data", "trace", "tokenizer"}  # of a flag relative to the working directory, not to the scenario's folder
+_BODIES = {"body_json", "body_raw", "body_file"}
 _LENGTHS = ("input_tokens", "output_tokens", "correlation")
 """What a file says of the prompts that it has made, and is not said of those that a flag takes from another file."""
 _UNSAID = {
@@ -150,6 +158,9 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
                 section.pop(key, None)
     if "trace" in overrides:
         mapping(data, "workload").pop("data", None)
+    if _BODIES & overrides.keys():
+        for key in (*BODIES, "type"):
+            mapping(data, "request").pop(key, None)
     if "arrival" in overrides and overrides["arrival"].value != "gamma":
         load.pop("burstiness", None)
     for axis in replaced:
@@ -176,12 +187,15 @@ def _apply(overrides: dict[str, Override], document: Document) -> None:
 
 
 def _parted(overrides: dict[str, Override]) -> Iterator[tuple[str, Override]]:
-    """The overrides, ``100:drop`` of ``max_in_flight`` parted into its two keys."""
+    """The overrides, ``100:drop`` of ``max_in_flight`` parted into its two keys, a body under the key of its form."""
     for flag, override in overrides.items():
         number, colon, when_full = override.value.partition(":")
         if flag == "max_in_flight" and colon:
             yield flag, Override(number.strip(), override.origin)
             yield "when_full", Override(when_full.strip(), override.origin)
+        elif flag == "body":
+            key, value = body_of(override.value, override.origin)
+            yield f"body_{key}", Override(json.dumps(value) if key == "json" else value, override.origin)
         else:
             yield flag, override
 
@@ -192,6 +206,10 @@ def _typed(flag: str, text: str) -> Any:
         return [line.strip() for line in text.split("\n") if line.strip()] or None
     if flag == "tokenizer":
         return os.path.abspath(text)
+    if flag == "method":
+        return text.strip().upper()
+    if flag in _BODIES:
+        return json.loads(text) if flag == "body_json" else text
     if flag in _FILES:
         return {"path": os.path.abspath(text)}
     if flag in _TEXTS:

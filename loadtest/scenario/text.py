@@ -9,13 +9,14 @@ import yaml
 from loadtest.duration import duration_text, durations_text
 from loadtest.scenario.document import scalar
 from loadtest.scenario.model import Block, Scenario
+from loadtest.scenario.pattern import HTTP, Json, written
 from loadtest.schedule import Stage
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Conversation, Data, Images, Input, Prefix, Trace, Workload
 
 HEADER = "# Every value of this scenario; behind each, where it came from.\n"
 
-Value = str | bool | int | float | Length | Stage | list[Any] | dict[str, Any] | None
+Value = str | bool | int | float | Length | Stage | Json | list[Any] | dict[str, Any] | None
 
 
 def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None) -> str:
@@ -55,8 +56,14 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
         "seed": scenario.seed,
         "locked": scenario.locked,
     }
+    template = scenario.endpoint == HTTP
+    if template:
+        del head["stream"]  # the response says it
     for key, value in (head | (_model(alone) if alone else {})).items():
         row(key, value)
+    for name, values in zip(("request", "response"), written(scenario.pattern), strict=True) if template else ():
+        if values:
+            section(name, values)
     if mixed:
         items("mix", [_part(workload) for workload in scenario.workloads])
     else:
@@ -229,12 +236,26 @@ def _duration(seconds: float | None) -> str | None:
     return None if seconds is None else duration_text(seconds)
 
 
+def _json(value: Any) -> str:
+    """A JSON value, of which 2.0 is another text than 2."""
+    match value:
+        case list():
+            return f"[{', '.join(map(_json, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_written(key)}: {_json(inner)}' for key, inner in value.items())}}}"
+        case float():
+            return repr(value)
+    return _written(value)
+
+
 def _written(value: Value) -> str:
     match value:
         case None:
             return "null"
         case bool():
             return str(value).lower()
+        case Json(text=text):
+            return _json(msgspec.json.decode(text))
         case list():
             return f"[{', '.join(map(_written, value))}]"
         case dict():
