@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from loadtest.errors import ResultError
 from loadtest.exports.flat import rows
+from loadtest.redact import Redactor
 from loadtest.result import FILE_NAME, Result
 
 _METRICS, _PARAMETERS = 1000, 100  # that MLflow takes at once
@@ -75,7 +76,7 @@ def log(result: Result, folder: Path, store: str) -> str:
                 client.log_artifact(run, str(path))
         client.set_terminated(run, "FINISHED" if result.complete else "KILLED")
     except (MlflowException, OSError) as error:
-        raise ResultError(f"cannot log to MLflow at {store}: {error}") from None
+        raise ResultError(Redactor()(f"cannot log to MLflow at {store}: {error}")) from None
     return str(run)
 
 

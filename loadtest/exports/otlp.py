@@ -15,6 +15,7 @@ from typing import Any
 from loadtest.errors import ResultError
 from loadtest.exports.flat import rows
 from loadtest.records import Record
+from loadtest.redact import Redactor
 from loadtest.result import LevelResult, Result
 from loadtest.trace import ids, of_probes
 
@@ -71,7 +72,8 @@ def _told(url: str) -> Iterator[list[str]]:
 def _sent(outcome: Any, url: str, complaints: list[str]) -> None:
     if outcome.name != "SUCCESS":
         why = f": {complaints[0]}" if complaints else ""
-        raise ResultError(f"cannot send to the collector at {url}{why}; see that it takes OTLP over HTTP there")
+        words = f"cannot send to the collector at {url}{why}; see that it takes OTLP over HTTP there"
+        raise ResultError(Redactor()(words))
 
 
 def _resource(result: Result) -> Any:

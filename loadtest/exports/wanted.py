@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from loadtest.errors import ResultError, UsageError
 from loadtest.exports.journal import records
+from loadtest.redact import Redactor
 from loadtest.result import Result
 
 
@@ -33,7 +34,8 @@ class Exports(NamedTuple):
         if self.otlp is not None:
             parts = urlsplit(self.otlp)
             if parts.scheme not in ("http", "https") or not parts.netloc:
-                raise UsageError(f"--otlp {self.otlp}: expected the URL of a collector, such as http://127.0.0.1:4318")
+                shown = Redactor()(self.otlp)
+                raise UsageError(f"--otlp {shown}: expected the URL of a collector, such as http://127.0.0.1:4318")
         for flag, path in (("--csv", self.csv), ("--parquet", self.parquet), ("--compat vllm", self.vllm)):
             if path is None or (within is not None and within.absolute() in path.absolute().parents):
                 continue
