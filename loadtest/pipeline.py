@@ -65,12 +65,12 @@ class Pipeline(NamedTuple):
         return noted + (self.annotate(cases) if self.annotate else [])
 
     @contextlib.contextmanager
-    def of_failure(self, name: str, log: Callable[[str], None]) -> Iterator[None]:
+    def of_failure(self, name: str, log: Callable[[str], None], redact: Callable[[str], str] = str) -> Iterator[None]:
         """Tell it as well why there is no result at all: the error within, which goes on."""
         try:
             yield
         except (LoadtestError, KeyboardInterrupt) as error:
-            found = no_result(str(error) or "it was interrupted before it began")
+            found = no_result(redact(str(error)) or "it was interrupted before it began")
             for line in self.tell(name, found, document(head(name, found))):
                 log(line)
             raise

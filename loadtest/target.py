@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from loadtest.credentials import Bearer
 from loadtest.errors import ServerError, TargetError
 from loadtest.level import Batching
 from loadtest.wire import intermediary
@@ -22,7 +23,7 @@ from loadtest.wire.proxy import Proxy
 from loadtest.wire.tls import Tls
 from loadtest.workload.tokens import Tokens, by_tokenizer
 
-_REACH_S = 4.0  # a target out of reach is reported within five seconds
+REACH_S = 4.0  # a target out of reach is reported within five seconds
 _START_S = 180.0  # a model may have to be built first
 _ASK_S = 20.0  # a small request to a target that may be busy
 _BATCHING_S = 60.0
@@ -87,8 +88,9 @@ class GivenURL:
 
     def __init__(
         self, origin: Origin, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
-        discover: Discover, tls: Tls, proxy: Proxy | None,
+        discover: Discover, tls: Tls, proxy: Proxy | None, bearer: Bearer | None = None,
     ) -> None:  # fmt: skip
+        self._bearer = bearer
         self._endpoint = endpoint
         self._model = model
         self._headers = dict(headers)
@@ -108,7 +110,7 @@ class GivenURL:
         stood_in: list[str] = []
 
         def get(path: str) -> Reply:
-            reply = self._ask("GET", path, _REACH_S, None)
+            reply = self._ask("GET", path, REACH_S, None)
             if (words := _stood_in(reply)) is not None:
                 stood_in.append(f"{path}: {reply.status} {words}")
             return reply
@@ -136,23 +138,24 @@ class GivenURL:
             TargetError: it cannot be reached, or does not answer.
         """
         self._address = self._address or self._resolved()
-        return self._ask("GET", path, _REACH_S, None)
+        return self._ask("GET", path, REACH_S, None)
 
     def ask(self, path: str, body: object) -> Reply:
         """Ask it as every request of the run does."""
         return self._ask("POST", path, _ASK_S, body)
 
     def _ask(self, method: str, path: str, timeout_s: float, body: object) -> Reply:
+        headers = self._headers if self._bearer is None else dict([*self._headers.items(), self._bearer.header])
         return ask(
-            self._origin, self._address, method, self._origin.path(path), timeout_s=timeout_s, headers=self._headers,
+            self._origin, self._address, method, self._origin.path(path), timeout_s=timeout_s, headers=headers,
             body=body, tls=self._tls, proxy=self._proxy,
         )  # fmt: skip
 
     def _resolved(self) -> str:
         if self._proxy is None:
-            return resolve(self._origin, _REACH_S)
+            return resolve(self._origin, REACH_S)
         try:
-            return resolve(parse(self._proxy.url), _REACH_S)  # the target's name is the proxy's to resolve
+            return resolve(parse(self._proxy.url), REACH_S)  # the target's name is the proxy's to resolve
         except TargetError as error:
             raise TargetError(f"{self._origin.url} goes through a proxy: {error}") from None
 
@@ -276,11 +279,11 @@ class BundledServer:
         """
         url = self._process.open()
         self._origin = origin = parse(url)
-        card = model_cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=_REACH_S))[0]
+        card = model_cards(ask(origin, origin.host, "GET", "/v1/models", timeout_s=REACH_S))[0]
         tokens = _tokens(card, self._endpoint)
         if tokens.kind == "words" and (Path(self._model) / "tokenizer.json").is_file():
             tokens, _ = by_tokenizer(self._model, chat=self._endpoint == "chat")
-        health: dict[str, Any] = ask(origin, origin.host, "GET", "/health", timeout_s=_REACH_S).json
+        health: dict[str, Any] = ask(origin, origin.host, "GET", "/health", timeout_s=REACH_S).json
         return Facts(
             url=url,
             address=origin.host,

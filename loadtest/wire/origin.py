@@ -43,11 +43,6 @@ class Origin(msgspec.Struct, frozen=True):
         return self.socket is not None or is_loopback(self.host)
 
     @property
-    def loopback(self) -> bool:
-        """Whether it is on this machine, as far as that is known without asking a resolver."""
-        return self.socket is not None or is_loopback(self.host)
-
-    @property
     def url(self) -> str:
         """The base URL without query, user name and password: safe to store and to print."""
         if self.socket is not None:
@@ -101,15 +96,6 @@ def parse(url: str, api_paths: tuple[str, ...] | None = ()) -> Origin:
         _prefix(parts.path, api_paths),
         quote(parts.query, safe=_PATH_SIGNS + "?"),
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is always this machine's own."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
 
 
 def is_loopback(host: str) -> bool:
