@@ -76,7 +76,9 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
     axis, resolved = scenario_of(options, question)
     asked, space = resolved.scenario, space_of(axis, question)
     workers = options.workers or (max(1, usable_cores() - 1) if space.searched.most is None else None)
-    options = msgspec.structs.replace(options, on_inconclusive="extend", alpha=2 * CHANCE, workers=workers)
+    options = msgspec.structs.replace(
+        options, on_inconclusive="extend", alpha=2 * CHANCE, workers=workers, most=(axis, space.searched.most)
+    )
     began = time.monotonic()
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
         play = _Play(sitting, asked, axis, space, question, interrupts)

@@ -54,7 +54,11 @@ _ASKED = (
     option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
     option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
     option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
-    option("--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"),
+    option(
+        "--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"
+    ),
+    option("--method", metavar="GET|POST|…", help="Of --endpoint http. [default: POST with a body, else GET]"),
+    option("--body", metavar="TEXT|@FILE", help="Of --endpoint http: what is sent, with {{ prompt }} and the like."),
     option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
     option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
     option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
@@ -110,7 +114,19 @@ def scenario_flags(command: F) -> F:
 
 
 _WAY = (
-    option("--api-key", metavar="KEY", help="Sent as a bearer token; never stored. Better: LOADTEST_API_KEY."),
+    option(
+        "--api-key",
+        metavar="KEY",
+        help="Sent as a bearer token, or in the endpoint's own header; never stored. Better: LOADTEST_API_KEY.",
+    ),
+    option("--basic", metavar="NAME:PASSWORD", help="Basic authentication. Better: LOADTEST_BASIC."),
+    option(
+        "--auth-command",
+        metavar="COMMAND",
+        help="Prints a bearer token, alone or as JSON, such as 'gcloud auth print-access-token'; run without a shell, "
+        "and again before the token expires.",
+    ),
+    option("--auth-refresh", metavar="TIME", help="How often, where a token does not say when. [default: 5m]"),
     click.option(
         "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable."
     ),
@@ -126,7 +142,14 @@ _WAY = (
     option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
     option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
     option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
+    option("--key-password", metavar="TEXT", help="https: of an encrypted key. Better: LOADTEST_KEY_PASSWORD."),
     option("--insecure", is_flag=True, help="https: take any certificate of the server."),
+    option("--no-run-header", is_flag=True, help="Send no X-Loadtest-Run, which names the run in each request."),
+    option(
+        "--yes",
+        is_flag=True,
+        help="Send without asking. It is asked where another machine would get more than 50 requests/s or 64 at once.",
+    ),
     option(
         "--wait-ready",
         metavar="TIME",

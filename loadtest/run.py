@@ -37,12 +37,12 @@ def run(options: Options, progress: Progress) -> Outcome:
     options = detected(options, progress)
     resolved = resolve(options.source, options.overrides)
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
-        result, levels, folder = sitting.begun, sitting.levels, sitting.folder
+        levels, folder = sitting.levels, sitting.folder
         played: list[LevelResult] = []
         extensions: list[LevelResult] = []
 
         def so_far() -> Result:
-            return _so_far(result, played, extensions, levels, sitting.slos, sitting.alerts)
+            return _so_far(sitting.begun, played, extensions, levels, sitting.slos, sitting.alerts)
 
         write(so_far(), folder)  # what is killed from here on can be recovered
         error: LoadtestError | None = None

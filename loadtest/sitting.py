@@ -5,13 +5,17 @@
 
 import contextlib
 import logging
+import os
 import random
+import re
+import secrets
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -21,7 +25,7 @@ from loadtest.endpoints import blanks
 from loadtest.endpoints.catalog import dialect, speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
-from loadtest.engine.local import Interrupts, LocalEngine, Seen, check_budget, workers_for
+from loadtest.engine.local import Interrupts, LocalEngine, Renewed, Seen, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
 from loadtest.errors import Aborted, LoadtestError, ResultError, TargetError, UsageError, WorkerLost
@@ -29,17 +33,19 @@ from loadtest.level import Level, LevelRun
 from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
 from loadtest.records import JOURNAL, Record, cut, read
-from loadtest.redact import Redactor, secrets_of
+from loadtest.redact import Redactor, of_user, secrets_of
 from loadtest.rehearsal import Rehearsed, health, rehearse, waited
 from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, load
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
-from loadtest.target import BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.statement import Axis
+from loadtest.target import REACH_S, BundledServer, Facts, GivenURL, ServerOptions, Target
 from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
 from loadtest.wire.exchange import TransportName
-from loadtest.wire.origin import basic, parse, user_of
+from loadtest.wire.origin import Origin, basic, is_loopback, parse, user_of
+from loadtest.wire.origin import resolve as address_of
 from loadtest.wire.proxy import Proxy, proxy_for
 from loadtest.wire.tls import Tls
 
@@ -48,6 +54,11 @@ if TYPE_CHECKING:
 
 _BUNDLED_SPEAKS = ("chat", "completions")
 RESOLVED = "scenario.resolved.yaml"
+RUN_HEADER = "X-Loadtest-Run"
+_URL_USER = re.compile(r"(?:\w[\w+.-]*://)?([^/?#]*)@")
+# RFC 9110, 5.1 and 5.5.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 log = logging.getLogger(__name__)
 
 
@@ -57,7 +68,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
     ``alpha`` is the chance of each error of a level's verdict; of None the usual. ``resume``: the output folder is one
     in which levels were played before, and ``source`` the scenario that lies in it. ``rehearse``: send a request before
-    the clock; ``wait_ready_s``: wait so long until the target is ready.
+    the clock; ``wait_ready_s``: wait so long until the target is ready. ``basic`` is a ``name:password``. ``confirm``
+    answers whether as much may be sent as a question says; of None nobody is there to ask. ``most`` is what a search
+    raises, and how far. ``redact`` knows all the secrets here, and learns what else comes up.
     """
 
     url: str | None
@@ -65,6 +78,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     overrides: dict[str, Override]
     headers: tuple[tuple[str, str], ...] = ()
     api_key: str | None = None
+    basic: str | None = None
+    bearer: Bearer | None = None
+    run_header: bool = True
+    confirm: Callable[[str], bool] | None = None
+    most: tuple[Axis, float | None] | None = None
+    redact: Redactor = msgspec.field(default_factory=Redactor)
     transport: TransportName | None = None
     proxy: str | None = None
     tls: Tls = Tls()
@@ -79,6 +98,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rehearse: bool = True
     wait_ready_s: float | None = None
     command: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = secrets_of(self.headers, self.api_key, (self.url or "").partition("?")[2])
+        known += [self.tls.password or "", *of_user(self.basic or "")]
+        for url in (self.url, self.proxy):
+            if found := _URL_USER.match(url or ""):
+                known += [*of_user(found[1]), *of_user(unquote(found[1]))]
+        self.redact.learn(known)
 
 
 class Playing(NamedTuple):
@@ -104,9 +131,10 @@ class Sitting:
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: LocalEngine, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
-        slos: Sequence[Slo], looks: int, alpha: float | None,
+        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None,
     ) -> None:  # fmt: skip
         self.levels = levels
+        self._bearer = bearer
         self.slos = slos
         self.alerts = [alert.parse(text) for text in asked.warn]
         self._looks = looks
@@ -123,6 +151,20 @@ class Sitting:
         self._played = 0
         self._offset = 0
         self._sent: set[int] = set()  # hashes of prompts
+
+    def _renewed(self, wiring: Wiring) -> Renewed | None:
+        """What tells the workers of a newer token than the wiring's."""
+        bearer = self._bearer
+        if bearer is None:
+            return None
+        told = wiring.bearer
+
+        def newer() -> str | None:
+            nonlocal told
+            told, before = bearer.token, told
+            return told if told != before else None
+
+        return newer
 
     def play(self, level: Level, count: int) -> Playing:
         """Play ``level``, of ``count`` in all, to its end or an interruption, and judge it.
@@ -144,7 +186,9 @@ class Sitting:
         went: LevelRun | None = None
         failure: LoadtestError | None = None
         try:
-            went = self._engine.play(level, self._wiring, self._interrupts, _seen(self._asked.abort_on, self._progress))
+            wiring = _authorized(self._wiring, self._bearer)
+            seen = _seen(self._asked.abort_on, self._progress)
+            went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
         except LoadtestError as error:
             if not journal.exists():
                 raise
@@ -154,6 +198,10 @@ class Sitting:
         from loadtest.judgement import Played
         from loadtest.summary import summarise
 
+        if self._bearer is not None and self._bearer.failed is not None:
+            self.begun = msgspec.structs.replace(
+                self.begun, warnings=[*dict.fromkeys([*self.begun.warnings, self._bearer.failed])]
+            )
         self._played += 1
         records, self._offset = read(journal, self._offset)
         if failure is not None and not records:
@@ -214,11 +262,14 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
     """
     asked, bundled = resolved.scenario, options.url is None
     place = site(options.url, asked.endpoint) if options.url else None
-    headers = _headers(options, place)
     way = _way(options)
-    hidden = [*headers, *(way.proxy.headers.items() if way.proxy else ())]
-    users = [f"{user}@" for url in (options.url, options.proxy) if (user := user_of(url or ""))]
-    redact = Redactor(secrets := [*secrets_of(hidden, options.api_key, place.origin.query if place else ""), *users])
+    before = load(options.output).run_id if options.output and options.resume else None
+    run = before or secrets.token_hex(16)
+    headers = _headers(options, place, run)
+    redact = options.redact
+    variables = _variables(asked)
+    redact.learn([value for _, value in variables])
+    redact.learn(secrets_of([*headers, *(way.proxy.headers.items() if way.proxy else ())], None, ""))
     with (
         _output_folder(options.output, asked.name, resume=options.resume) as folder,
         _material(asked, bundled, interrupts, progress) as rows,
@@ -228,7 +279,13 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         target = _target(options, place, asked, levels, headers, folder, way.proxy)
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
-        with LocalEngine(workers) as engine, contextlib.closing(target):
+        with (
+            LocalEngine(workers) as engine,
+            contextlib.closing(target),
+            options.bearer.renewing() if options.bearer else contextlib.nullcontext(),
+        ):
+            if place is not None:
+                _confirm(options, place.origin, asked, levels, way, progress)
             progress.note("starting the bundled server" if bundled else "reaching the target")
             try:
                 with interrupts.at_once():
@@ -251,12 +308,10 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             warned += [*map(redact, rehearsed.notes)]
             begun = _begun(options, resolved, facts, redact, way, warned)
             begun = msgspec.structs.replace(begun, adaptations=[*map(redact, rehearsed.adaptations)])
-            if options.resume:  # ids of traces stay those that the server was told
-                begun = msgspec.structs.replace(begun, run_id=load(folder).run_id)
-            trace = begun.run_id if options.traceparent else None
-            wiring = _wiring(options, asked, facts, speech, headers, secrets, folder, way, trace)
+            begun = msgspec.structs.replace(begun, run_id=run)
+            wiring = _wiring(options, asked, facts, speech, headers, folder, way, run if options.traceparent else None)
             if not options.resume:
-                _write_scenario(folder, resolved)
+                _write_scenario(folder, resolved, redact)
             looks = 2 if options.on_inconclusive == "extend" else 1
             yield Sitting(
                 levels,
@@ -272,6 +327,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                 slos,
                 looks,
                 options.alpha,
+                options.bearer,
             )
 
 
@@ -288,7 +344,9 @@ def detected(options: Options, progress: Progress) -> Options:
     if found is None:
         place = site(url, detect.DEFAULT)
         way, headers = _way(options), _headers(options, place)
-        target = GivenURL(place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy)
+        target = GivenURL(
+            place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy, options.bearer
+        )
         progress.note("reaching the target")
         with asked_to_stop() as interrupts, interrupts.at_once():
             if options.wait_ready_s:
@@ -298,6 +356,35 @@ def detected(options: Options, progress: Progress) -> Options:
     log.info("endpoint %s: %s", found.kind, found.how)
     override = Override(found.kind, f"found: {found.how}")
     return msgspec.structs.replace(options, overrides={**options.overrides, "endpoint": override})
+
+
+class Reached(NamedTuple):
+    """A target at a URL and how it is spoken to, for a few requests without workers and levels."""
+
+    target: GivenURL
+    wiring: Wiring
+
+
+def reached(options: Options, resolved: Resolved) -> Reached:
+    """Reach the target at the options' URL, and learn what has to be known to speak to it.
+
+    Raises:
+        LoadtestError: it cannot be reached, or the options cannot be meant.
+    """
+    assert options.url is not None
+    asked, redact = resolved.scenario, options.redact
+    place, way, variables = site(options.url, asked.endpoint), _way(options), _variables(asked)
+    headers = _headers(options, place)
+    redact.learn([value for _, value in variables])
+    redact.learn(secrets_of([*headers, *(way.proxy.headers.items() if way.proxy else ())], None, ""))
+    target = _target(options, place, asked, (), headers, Path(), way.proxy)
+    assert isinstance(target, GivenURL)
+    try:
+        facts = target.open()
+    except LoadtestError as error:  # with words of the target, which may repeat our key
+        raise type(error)(redact(str(error))) from None
+    speech = _speech(asked, facts, place.path, variables)
+    return Reached(target, _wiring(options, asked, facts, speech, headers, Path(), way, None))
 
 
 def _rehearsed(options: Options, target: Target, wiring: Wiring, levels: Sequence[Level]) -> Rehearsed:
@@ -357,7 +444,7 @@ def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
         UsageError: no run of them could tell whether they do, or what is to be remarked of them.
     """
     slos = [slo.parse(text) for text in asked.slo]
-    found = refusals(slos, levels, asked.endpoint, stream=asked.stream)
+    found = refusals(slos, levels, asked.endpoint, asked.pattern, stream=asked.stream)
     for each in map(alert.parse, asked.warn):
         if not any(each.is_of(level.name) for level in levels):
             found.append(f"warn {each.text}: no level has that name; they are {some(level.name for level in levels)}")
@@ -377,23 +464,67 @@ def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: 
         yield rows
 
 
-def _headers(options: Options, place: Site | None) -> tuple[tuple[str, str], ...]:
-    """What every request is to say besides: the user's headers, and who we are."""
+def _confirm(
+    options: Options, origin: Origin, asked: Scenario, levels: Sequence[Level], way: "_Way", progress: Progress
+) -> None:
+    """See that as much may be sent as the plan will, where that is to be asked.
+
+    Raises:
+        UsageError: it may not.
+    """
+    found = consent.question(origin, levels, asked.max_rate_per_s, asked.max_in_flight, options.most)
+    if found is None or (way.proxy is None and is_loopback(address_of(origin, REACH_S))):
+        return
+    progress.close()
+    if options.confirm is None:
+        raise UsageError(f"{found}. Say that this is meant with --yes (LOADTEST_YES=1)")
+    if not options.confirm(found):
+        raise UsageError("it was not confirmed, and nothing was sent")
+
+
+def _authorized(wiring: Wiring, bearer: Bearer | None) -> Wiring:
+    """The wiring with the newest token."""
+    if bearer is None:
+        return wiring
+    name, value = bearer.header
+    others = [header for header in wiring.headers if header[0] != name]
+    return msgspec.structs.replace(wiring, headers=(*others, (name, value)), bearer=value.removeprefix("Bearer "))
+
+
+def _headers(options: Options, place: Site | None, run: str | None = None) -> tuple[tuple[str, str], ...]:
+    """What every request is to say besides: the user's headers, who we are, and of which ``run`` it is.
+
+    Raises:
+        UsageError: a header is none, or two say who we are.
+    """
     for name, _ in options.headers:
         if name.lower() in ("content-length", "transfer-encoding"):
             raise UsageError(f"-H {name}: follows from the body, which loadtest writes; leave it out")
         if options.traceparent and name.lower() == HEADER:
             raise UsageError(f"-H {name} and --traceparent both say it; give one of them")
-    found = [*options.headers]
+    ways: list[tuple[str, str, str]] = [("-H", *header) for header in options.headers]
     if options.api_key:
         bare = place.key_header if place else None
-        found.append((bare, options.api_key) if bare else ("Authorization", f"Bearer {options.api_key}"))
+        key = (bare, options.api_key) if bare else ("Authorization", f"Bearer {options.api_key}")
+        ways.append(("--api-key", *key))
+    if options.basic is not None:
+        if not options.basic.partition(":")[0] or ":" not in options.basic:
+            raise UsageError("--basic: not of the form NAME:PASSWORD")
+        ways.append(("--basic", "Authorization", basic(quote(options.basic, safe=":"))))
+    if options.bearer is not None:
+        ways.append(("--auth-command", "Authorization", ""))
     if user := user_of(options.url or ""):
-        if any(name.lower() == "authorization" for name, _ in found):
-            raise UsageError(
-                "the user name in the URL, and --api-key or -H Authorization, both say who we are; give one of them"
-            )
-        found.append(("Authorization", basic(user)))
+        ways.append(("the user name in the URL", "Authorization", basic(user)))
+    said: dict[str, list[str]] = {}
+    for way, name, value in ways:
+        said.setdefault(name.lower(), []).append(way)
+        if len(who := dict.fromkeys(said[name.lower()])) > 1:
+            raise UsageError(f"{' and '.join(who)} both say who we are, in the header {name}; give one of them")
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise UsageError(f"{way}: the header {name!r} holds a character that HTTP has no place for")
+    found = [(name, value) for way, name, value in ways if way != "--auth-command"]
+    if run is not None and options.run_header and not any(name.lower() == RUN_HEADER.lower() for name, _ in found):
+        found.append((RUN_HEADER, run))
     return tuple(found)
 
 
@@ -440,7 +571,9 @@ def _target(
 ) -> Target:  # fmt: skip
     if place is not None:
         spoken = (*dialect(asked.endpoint).headers, *headers)
-        return GivenURL(place.origin, asked.endpoint, asked.model, spoken, place.discover, options.tls, proxy)
+        return GivenURL(
+            place.origin, asked.endpoint, asked.model, spoken, place.discover, options.tls, proxy, options.bearer
+        )
     return BundledServer(server_options(asked, levels), asked.endpoint, folder / "server.log")
 
 
@@ -474,16 +607,16 @@ def _beyond_text(asked: Scenario) -> bool:
 
 def _wiring(
     options: Options, asked: Scenario, facts: Facts, speech: Settings, headers: tuple[tuple[str, str], ...],
-    secrets: Sequence[str], folder: Path, way: _Way, trace: str | None,
+    folder: Path, way: _Way, trace: str | None,
 ) -> Wiring:  # fmt: skip
     assert asked.seed is not None
-    return Wiring(
+    wiring = Wiring(
         url=facts.url,
         address=facts.address,
         speech=speech,
         tokens=facts.tokens,
         headers=headers,
-        secrets=tuple(secrets),
+        secrets=options.redact.secrets,
         timeout_s=asked.timeout_s,
         connect_timeout_s=asked.connect_timeout_s,
         stall_timeout_s=asked.stall_timeout_s,
@@ -497,6 +630,41 @@ def _wiring(
         tls=options.tls,
         proxy=way.proxy,
     )
+    return _authorized(wiring, options.bearer)
+
+
+def _variables(asked: Scenario) -> tuple[tuple[str, str], ...]:
+    """The environment variables that a template names, with their values.
+
+    Raises:
+        UsageError: one of them is not set.
+    """
+    names = blanks.variables(asked.pattern.request.blanks)
+    for name in names:
+        if name not in os.environ:
+            raise UsageError(f"request: {{{{ env.{name} }}}}: the variable {name} is not set; export it before the run")
+    return tuple((name, os.environ[name]) for name in names)
+
+
+def _speech(asked: Scenario, facts: Facts, path: str | None, variables: tuple[tuple[str, str], ...]) -> Settings:
+    """What the dialect has to know."""
+    assert asked.seed is not None
+    return Settings(
+        asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path, pattern=asked.pattern,
+        variables=variables, seed=asked.seed,
+    )  # fmt: skip
+
+
+def _see_requests(speech: Settings, levels: Sequence[Level]) -> None:
+    """See that the requests of each level can be made.
+
+    Raises:
+        UsageError: the model takes something else.
+    """
+    spoken = speak(speech)
+    for level in levels:
+        for workload in level.workloads:
+            spoken.check(workload.tensors, level.batch_size, texts=workload.input_tokens is not None)
 
 
 def _sized(target: Target, facts: Facts, asked: Scenario, speech: Settings, levels: Sequence[Level]) -> Facts:
@@ -505,6 +673,8 @@ def _sized(target: Target, facts: Facts, asked: Scenario, speech: Settings, leve
     workloads = [workload for level in levels for workload in level.workloads]
     made = [workload.corpus for workload in workloads if workload.data is None or workload.prefix is not None]
     corpora = [*dict.fromkeys([*made, *(None for level in levels if level.probe)])]
+    if not dialect(asked.endpoint, asked.pattern).counts:
+        corpora = []
     tokens = sized(target, facts, speech, asked.tokenizer, corpora, asked.seed)
     return msgspec.structs.replace(facts, tokens=tokens)
 
@@ -542,14 +712,13 @@ def _begun(
         command=redact(" ".join(options.command)),
         started_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         seed=asked.seed,
-        run_id=f"{random.SystemRandom().getrandbits(128):032x}",
         complete=False,
         exit_code=0,
         conditions=Conditions(
             endpoint=Endpoint(
                 kind=asked.endpoint,
                 url=redact(facts.url),
-                model=facts.model,
+                model=redact(facts.model),
                 address=facts.address,
                 proxy=way.proxy.url if way.proxy else None,
                 transport=way.transport,
@@ -562,7 +731,7 @@ def _begun(
             prompts_sized=redact(facts.tokens.how) or None,
         ),
         warnings=notes,
-        labels=options.labels,
+        labels={key: redact(text) for key, text in options.labels.items()},
         levels=[],
     )
 
@@ -601,49 +770,14 @@ def _output_folder(asked: Path | None, name: str, *, resume: bool) -> Iterator[P
         raise
 
 
-    return _authorized(wiring, options.bearer)
-
-
-def _variables(asked: Scenario) -> tuple[tuple[str, str], ...]:
-    """The environment variables that a template names, with their values.
-
-    Raises:
-        UsageError: one of them is not set.
-    """
-    names = blanks.variables(asked.pattern.request.blanks)
-    for name in names:
-        if name not in os.environ:
-            raise UsageError(f"request: {{{{ env.{name} }}}}: the variable {name} is not set; export it before the run")
-    return tuple((name, os.environ[name]) for name in names)
-
-
-def _speech(asked: Scenario, facts: Facts, path: str | None, variables: tuple[tuple[str, str], ...]) -> Settings:
-    """What the dialect has to know."""
-    assert asked.seed is not None
-    return Settings(
-        asked.endpoint, facts.model, asked.stream, facts.owner, facts.told, path, pattern=asked.pattern,
-        variables=variables, seed=asked.seed,
-    )  # fmt: skip
-
-
-def _see_requests(speech: Settings, levels: Sequence[Level]) -> None:
-    """See that the requests of each level can be made.
-
-    Raises:
-        UsageError: the model takes something else.
-    """
-    spoken = speak(speech)
-    for level in levels:
-        for workload in level.workloads:
-            spoken.check(workload.tensors, level.batch_size, texts=workload.input_tokens is not None)
 def _new_folder(name: str) -> Path:
     """A folder under results/ that is not there yet: two runs may begin within a second."""
     names = (name, *(f"{name}-{number}" for number in range(2, 100)))
     return next(folder for name in names if not (folder := Path("results") / name).exists())
 
 
-def _write_scenario(folder: Path, resolved: Resolved) -> None:
+def _write_scenario(folder: Path, resolved: Resolved, redact: Redactor) -> None:
     try:
-        (folder / RESOLVED).write_text(resolved.text, "utf-8")
+        (folder / RESOLVED).write_text(redact(resolved.text), "utf-8")
     except OSError as error:
         raise ResultError(f"cannot write {folder / RESOLVED}: {error.strerror}; name another folder with -o") from None

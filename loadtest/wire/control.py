@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from loadtest import __version__
 from loadtest.errors import TargetError, UsageError
 from loadtest.wire.origin import Origin, place
 from loadtest.wire.proxy import Proxy
@@ -69,7 +70,7 @@ def ask(
             connection.set_tunnel(origin.host, origin.port, proxy.headers)
     else:
         connection = http.client.HTTPConnection(address, proxy.port if proxy else origin.port, timeout=timeout_s)
-    sent = {"Host": origin.authority, "Accept-Encoding": "identity"}
+    sent = {"Host": origin.authority, "User-Agent": f"loadtest/{__version__}", "Accept-Encoding": "identity"}
     for name, value in (headers or {}).items():
         sent = {known: old for known, old in sent.items() if known.lower() != name.lower()} | {name: value}
     if proxy is not None and origin.scheme == "http":

@@ -12,13 +12,14 @@ SHOW_OURS = "if the server asks for a certificate of ours, give it with --cert a
 
 class Tls(msgspec.Struct, frozen=True):
     """Files are PEM. ``ca`` replaces the system's authorities; ``cert`` (with ``key``, unless it holds that too) is
-    shown to a server that asks who we are; ``insecure`` takes any certificate.
+    shown to a server that asks who we are, its key read with ``password``; ``insecure`` takes any certificate.
     """
 
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
     insecure: bool = False
+    password: str | None = None
 
     def context(self) -> ssl.SSLContext:
         """The context for connections of ours.
@@ -41,12 +42,12 @@ class Tls(msgspec.Struct, frozen=True):
         if self.cert is not None:
             try:
                 # A password of our own: without one, OpenSSL would ask for it at the terminal, and wait.
-                context.load_cert_chain(self.cert, self.key, password="")
+                context.load_cert_chain(self.cert, self.key, password=self.password or "")
             except ssl.SSLError as error:
                 key = f"--key {self.key}" if self.key else "the key in the same file (--key names another)"
                 raise UsageError(
                     f"--cert {self.cert}: not a certificate in PEM form that fits {key} ({tls_words(error)}); "
-                    "the key must not be encrypted"
+                    "the password of an encrypted key is LOADTEST_KEY_PASSWORD's"
                 ) from None
         return context
 
