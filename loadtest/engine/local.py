@@ -140,10 +140,11 @@ class LocalEngine:
             LoadtestError: a worker could not go on (the target was out of reach, the journal not writable). The others
                 have ended the level as well: nothing is written to the journal any more.
         """
-        # Fewer slots (or a lower cap) than workers cannot be shared among all of them: the others sit the level out.
-        # Given a share of the requests and none of the slots, one would never end.
+        # Fewer slots (or a lower cap, or ceiling) than workers cannot be shared among all of them: the others sit the
+        # level out. Given a share of the requests and none of the slots, one would never end.
         every = len(self._pipes)
-        count = min(every, level.load.concurrency or every, wiring.max_in_flight or every)
+        rate = every if wiring.max_rate_per_s is None else max(1, int(wiring.max_rate_per_s))
+        count = min(every, level.load.concurrency or every, wiring.max_in_flight or every, rate)
         heard: list[list[object]] = [[] for _ in range(count)]
         for number in range(count):
             self._say(number, Prepare(wiring, level, number, count))

@@ -61,7 +61,7 @@ class Play:
         rate = wiring.max_rate_per_s
         self._gate = Gate(
             None if cap is None else share(cap, order.worker, order.workers),
-            None if rate is None else rate / order.workers,
+            None if rate is None else _ceiling(rate, order.worker, order.workers),
             drop=wiring.drop_when_full,
             send=self._send,
             refuse=lambda exchange: self._never_send(exchange, Failure("dropped", f"{cap} requests were in flight")),
@@ -405,6 +405,12 @@ class Play:
         seen = self._recorder
         times = (dict(counts) for counts in (seen.ttft, seen.e2e, seen.send_lag, self._self_watch.loop_lags))
         return Snapshot(self._issuing, len(self._in_flight), seen.ok, seen.failed, seen.output_tokens, *times)
+
+
+def _ceiling(rate_per_s: float, worker: int, workers: int) -> float:
+    """A worker's part of the ceiling, whole where it can be: two that send 2.5 a second each may send 6 in one."""
+    whole = int(rate_per_s)
+    return share(whole, worker, workers) + (rate_per_s - whole if worker == 0 else 0.0)
 
 
 def _line(bearer: str) -> bytes:

@@ -173,7 +173,7 @@ class Recorder:
             output_tokens=output_tokens,
             token_source="usage" if output_tokens is not None else None,
             events=len(stamps),
-            finish_reason=answer.finish_reason,
+            finish_reason=answer.finish_reason and self._redact(answer.finish_reason),
             itl_ms=[(b - a + 50) // 100 / 1e4 for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
             bytes_in=reading.bytes_in,
             bad_events=answer.bad_events,

@@ -65,7 +65,9 @@ def test_a_key_that_is_missing_wrong_or_alone_is_named(certificate: tuple[Path, 
     assert "other.pem" in refusal(Tls(cert=cert, key=str(tmp_path / "other.pem")))
 
 
-def test_an_encrypted_key_needs_its_password_and_nobody_is_asked(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_encrypted_key_needs_its_password_and_nobody_is_asked(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
     cert, key = map(str, certificate)
     command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", "locked.pem", "-passout", "pass:secret"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
