@@ -16,7 +16,17 @@ import click
 
 from loadtest import __version__
 from loadtest.errors import LoadtestError, ResultError
-from loadtest.flags import export_flags, live_flags, option, pipeline_flags, scenario_flags, search_flags, way_flags
+from loadtest.flags import (
+    UNPLAYED,
+    export_flags,
+    live_flags,
+    option,
+    pipeline_flags,
+    probe_flags,
+    scenario_flags,
+    search_flags,
+    way_flags,
+)
 from loadtest.redact import Redactor
 
 if TYPE_CHECKING:
@@ -54,6 +64,7 @@ def main() -> None:
     loadtest run                                     the bundled server, nothing to configure
     loadtest run http://staging:8000 -s chat         a scenario against your endpoint
     loadtest capacity http://staging:8000 --slo …    the highest load that keeps the SLOs
+    loadtest probe http://staging:8000               what an endpoint speaks and takes
     loadtest plan -s chat                            what that would send, without sending it
     loadtest compare results/before results/after    whether it got worse
     loadtest report results/quickstart-…             the table of an earlier run, its page, its charts
@@ -201,6 +212,42 @@ def capacity(
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)
+
+
+@main.command(short_help="Find out what an endpoint speaks and takes.")
+@click.argument("url")
+@probe_flags
+@option("--json", "json_to", metavar="-|FILE", help="Write what was found there; - is stdout, instead of the text.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the bytes of the timed request and its response.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.pass_context
+def probe(
+    ctx: click.Context, /, url: str, source: str | None, json_to: str | None, verbose: bool, quiet: bool, **flags: Any
+) -> None:  # fmt: skip
+    """Ask an endpoint what it is and what it takes, and print a table of that with the evidence, the time of one
+    request step by step, that request as a curl command, and the lines that a scenario needs for it.
+
+    It takes some GETs and at most ten small requests, one after the other. Exit 0: a run can use it; 1: it cannot, and
+    why.
+
+    \b
+    loadtest probe http://127.0.0.1:8000
+    loadtest probe https://gateway/v1/chat/completions --model small -v
+    loadtest probe http://staging:8000 --json - | jq .checks
+    """
+    with _exits():
+        from loadtest.probe import probe as ask
+        from loadtest.progress import Progress
+
+        _can_write(json_to)
+        with contextlib.closing(Progress(sys.stderr, quiet=quiet)) as progress:
+            found = ask(_options(ctx, {**UNPLAYED, **flags}, url=url, source=source), progress, raw=verbose)
+        with _reader_may_leave():
+            if _wants_table(found, json_to):
+                from loadtest.reports.probe import text
+
+                click.echo(text(found, *_paper()), nl=False)
+        sys.exit(0 if found.reason is None else 1)
 
 
 @main.command(short_help="Explain what a run would send, and send nothing.")

@@ -11,6 +11,8 @@ from loadtest.wire.control import Reply
 from loadtest.wire.origin import parse
 
 DEFAULT = "chat"
+FOUND = "found: "
+"""What the source of a kind begins with that nobody named."""
 # Paths of the Open Inference Protocol name their model; Triton's texts are an extension of it.
 _OF_MODEL = re.compile(r"/v2/models/[^/]+(?:/versions/[^/]+)?/(infer|generate|generate_stream)$")
 
@@ -63,6 +65,17 @@ def by_asking(get: Callable[[str], Reply]) -> Found:
         if path == _SIGNS[0][0] and (model_cards(reply) or reply.status in (401, 403)):
             return Found(DEFAULT, f"{path} {'lists models' if reply.status == 200 else f'answers {reply.status}'}")
     return Found(DEFAULT, "no path that was asked gave a sign of another kind")
+
+
+def remarks(url: str, kind: str, source: str) -> list[str]:
+    """What the user should know of the kind of a run's endpoint; ``source`` is what named it, or how it was found."""
+    if source.startswith(FOUND):
+        how = source.removeprefix(FOUND)
+        return [] if kind == DEFAULT else [f"asked as endpoint {kind}, since {how}; name another with --endpoint"]
+    other = None if dialect(kind).exact_url else by_url(url)
+    if other is None or other.kind == kind:
+        return []
+    return [f"asked as endpoint {kind} ({source}), though {other.how}, a path of {other.kind}"]
 
 
 def _models(reply: dict[str, Any]) -> str | None:

@@ -30,6 +30,15 @@ _LOADS = (
     option("--speed", metavar="N", help="Of a trace: how many times as fast it is played."),
     option("--repeat", metavar="N", help="Play all levels so often, from the second time on in another order."),
 )
+_SPOKEN = (
+    option(
+        "--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"
+    ),
+    option("--method", metavar="GET|POST|…", help="Of --endpoint http. [default: POST with a body, else GET]"),
+    option("--body", metavar="TEXT|@FILE", help="Of --endpoint http: what is sent, with {{ prompt }} and the like."),
+    option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
+    option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
+)
 _ASKED = (
     option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
     option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
@@ -54,13 +63,7 @@ _ASKED = (
     option("--data", metavar="FILE", help="Prompts out of a file: ShareGPT, chats, JSONL, CSV, Parquet, text, …"),
     option("--tokenizer", metavar="DIR", help="Local tokenizer.json: prompts of exactly so many of its tokens."),
     option("--probe-rate", metavar="N", help="Small requests a second beside the load, to see what they suffer."),
-    option(
-        "--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"
-    ),
-    option("--method", metavar="GET|POST|…", help="Of --endpoint http. [default: POST with a body, else GET]"),
-    option("--body", metavar="TEXT|@FILE", help="Of --endpoint http: what is sent, with {{ prompt }} and the like."),
-    option("--model", metavar="NAME,…", help="Model to ask for; a list is an axis. [default: the first listed]"),
-    option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
+    *_SPOKEN,
     option("--timeout", metavar="TIME", help="For a whole answer. [default: 300s]"),
     option("--connect-timeout", metavar="TIME", help="For a connection. [default: 10s]"),
     option("--stall-timeout", metavar="TIME", help="Between bytes of an answer. [default: 60s]"),
@@ -131,9 +134,6 @@ _WAY = (
         "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Further header; repeatable."
     ),
     option(
-        "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
-    ),
-    option(
         "--proxy",
         metavar="URL",
         help="HTTP proxy, '' for none. [default: HTTP(S)_PROXY, ALL_PROXY; never for loopback]",
@@ -141,19 +141,24 @@ _WAY = (
     option("--cacert", metavar="FILE", help="https: trust these authorities (PEM) instead of the system's."),
     option("--cert", metavar="FILE", help="https: certificate to show to the server (PEM)."),
     option("--key", metavar="FILE", help="https: its key, if that is not in the same file."),
-    option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
     option("--key-password", metavar="TEXT", help="https: of an encrypted key. Better: LOADTEST_KEY_PASSWORD."),
     option("--insecure", is_flag=True, help="https: take any certificate of the server."),
+    option(
+        "--wait-ready",
+        metavar="TIME",
+        help="Wait so long until the target is ready: healthy, and answering a first request.",
+    ),
+)
+_PLAYED = (
+    option(
+        "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
+    ),
+    option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
     option("--no-run-header", is_flag=True, help="Send no X-Loadtest-Run, which names the run in each request."),
     option(
         "--yes",
         is_flag=True,
         help="Send without asking. It is asked where another machine would get more than 50 requests/s or 64 at once.",
-    ),
-    option(
-        "--wait-ready",
-        metavar="TIME",
-        help="Wait so long until the target is ready: healthy, and answering a first request.",
     ),
     option(
         "--no-rehearsal",
@@ -164,11 +169,28 @@ _WAY = (
         "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
     ),
 )
+UNPLAYED: dict[str, Any] = {
+    "transport": None,
+    "traceparent": False,
+    "no_run_header": False,
+    "yes": False,
+    "no_rehearsal": False,
+    "labels": (),
+    "workers": None,
+}
+"""What these and --workers are for a command that plays nothing."""
 
 
 def way_flags(command: F) -> F:
     """How to get to a target, and what is told of it: of every command that plays."""
-    for each in reversed(_WAY):
+    for each in reversed((*_WAY, *_PLAYED)):
+        command = each(command)
+    return command
+
+
+def probe_flags(command: F) -> F:
+    """How to get to a target and how to speak to it: of a command that asks and plays nothing."""
+    for each in reversed((*_NAMED, *_SPOKEN, *_WAY)):
         command = each(command)
     return command
 

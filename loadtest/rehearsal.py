@@ -16,18 +16,18 @@ from loadtest.engine.orders import Wiring
 from loadtest.engine.recorder import lasting
 from loadtest.errors import TargetError
 from loadtest.level import Level
-from loadtest.records import RequestError
 from loadtest.schedule import stream
 from loadtest.wire.control import Reply
 from loadtest.wire.origin import parse
-from loadtest.wire.single import Limits, Way, single
+from loadtest.wire.single import Limits, Single, Way, single
 from loadtest.workload.compose import Composer
 from loadtest.workload.model import Workload
 from loadtest.workload.request import Request
 
 HEALTH = ("/health", "/v2/health/ready", "/ready", "/healthz", "/ping")
 _MOST = 8  # kinds of request; a run of more is not worth waiting for all of them
-_INPUT, _OUTPUT = 64, 16  # tokens; some servers take no limit below 16
+_INPUT = 64  # tokens
+OUTPUT = 16  # some servers take no limit below it
 _PATIENCE_S = 30.0  # a slow answer is a finding of the run, and no reason to hold it up
 _PAUSE_S = 1.0
 _OF_THIS_ONE = frozenset({400, 413, 422})  # a refusal that another prompt may not meet
@@ -43,6 +43,15 @@ class Rehearsed(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Tried(NamedTuple):
+    """One request that was sent for its own sake: as it went, as it was read, and how it was spoken."""
+
+    ended: Single
+    reading: Reading
+    speech: Settings
+    adaptations: tuple[str, ...]
+
+
 def rehearse(wiring: Wiring, levels: Sequence[Level], *, waits: bool = False) -> Rehearsed:
     """Ask one request for each model and workload: with few tokens, and none of the prompts that the run will send.
 
@@ -52,8 +61,11 @@ def rehearse(wiring: Wiring, levels: Sequence[Level], *, waits: bool = False) ->
         TargetError: every request of the run would be refused; or the target is not ready, if that is waited for.
     """
     found = Rehearsed(wiring.speech)
+    way = Way(parse(wiring.url), wiring.address, wiring.tls, wiring.proxy)
     for number, (model, workload, named) in enumerate(_kinds(levels)):
-        error, found = _tried(replace(wiring, speech=found.speech), model, workload, named, number, found)
+        gone = tried(replace(wiring, speech=found.speech), way, workload, number, model=model, named=named)
+        found = found._replace(speech=gone.speech, adaptations=(*found.adaptations, *gone.adaptations))
+        error = gone.reading.error
         if error is None:
             continue
         if lasting(error) and error.status not in _OF_THIS_ONE:
@@ -78,29 +90,33 @@ def _kinds(levels: Sequence[Level]) -> Iterator[tuple[str | None, Workload, str 
                     yield level.model, workload, named
 
 
-def _tried(
-    wiring: Wiring, model: str | None, workload: Workload, named: str | None, number: int, found: Rehearsed
-) -> tuple[RequestError | None, Rehearsed]:
-    """One request, sent again without what the server named as long as it may be left out, each thing once."""
+def tried(
+    wiring: Wiring, way: Way, workload: Workload, number: int, *, model: str | None = None, named: str | None = None,
+    coding: bytes = b"identity",
+) -> Tried:  # fmt: skip
+    """One request of a workload, sent again without what the server named as long as it may be left out, each once.
+
+    ``number`` tells its prompt from those of others, ``model`` is that of a level and ``named`` that of the workload;
+    ``coding`` is what of the answer may be compressed.
+    """
     limits = Limits(
         min(wiring.timeout_s, _PATIENCE_S), wiring.connect_timeout_s, min(wiring.stall_timeout_s, _PATIENCE_S)
     )
+    adaptations: tuple[str, ...] = ()
     while True:
         letters = Letters(wiring, model, 0)
         payload = _payload(letters, wiring, workload, named, number)
-        ended = single(Way(parse(wiring.url), wiring.address, wiring.tls, wiring.proxy), payload, limits)
+        payload = payload.replace(b"Accept-Encoding: identity\r\n", b"Accept-Encoding: %b\r\n" % coding, 1)
+        ended = single(way, payload, limits)
         reading = Reading(letters.dialect)
         reading.finish(ended.exchange)
-        error = reading.error
-        if error is None or error.status != 400:
-            return error, found
-        left_out = letters.dialect.adaptation(error.message)
-        if left_out is None or left_out in wiring.speech.left_out:
-            return error, found
-        speech = replace(wiring.speech, left_out=(*wiring.speech.left_out, left_out))
-        wiring = replace(wiring, speech=speech)
+        error, speech = reading.error, wiring.speech
+        left_out = letters.dialect.adaptation(error.message) if error is not None and error.status == 400 else None
+        if error is None or left_out is None or left_out in speech.left_out:
+            return Tried(ended, reading, speech, adaptations)
+        wiring = replace(wiring, speech=replace(speech, left_out=(*speech.left_out, left_out)))
         change = f"{left_out}: one request before the clock was sent again, since the server said {error.message!r}"
-        found = found._replace(speech=speech, adaptations=(*found.adaptations, change))
+        adaptations = (*adaptations, change)
 
 
 def _payload(letters: Letters, wiring: Wiring, workload: Workload, named: str | None, number: int) -> bytes:
@@ -111,7 +127,7 @@ def _payload(letters: Letters, wiring: Wiring, workload: Workload, named: str | 
     request = Request(
         0,
         None if rows else min(asked.sample(rng) if asked else _INPUT, _INPUT),
-        min(answer.sample(rng) if answer else _OUTPUT, _OUTPUT),
+        min(answer.sample(rng) if answer else OUTPUT, OUTPUT),
         rng,
         row=rows.count - 1 if rows else None,
         model=named,

@@ -305,6 +305,8 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
             warned = [*calibration.warning(levels, workers), *skipped(rows)]
+            if options.url is not None:
+                warned += detect.remarks(options.url, asked.endpoint, resolved.sources["endpoint"])
             warned += [*map(redact, rehearsed.notes)]
             begun = _begun(options, resolved, facts, redact, way, warned)
             begun = msgspec.structs.replace(begun, adaptations=[*map(redact, rehearsed.adaptations)])
@@ -354,7 +356,7 @@ def detected(options: Options, progress: Progress) -> Options:
             else:
                 found = detect.by_asking(target.get)
     log.info("endpoint %s: %s", found.kind, found.how)
-    override = Override(found.kind, f"found: {found.how}")
+    override = Override(found.kind, f"{detect.FOUND}{found.how}")
     return msgspec.structs.replace(options, overrides={**options.overrides, "endpoint": override})
 
 

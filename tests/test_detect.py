@@ -100,3 +100,20 @@ def test_a_target_that_cannot_be_reached_is_told_and_one_that_leaves_a_question_
     with pytest.raises(TargetError, match="cannot reach /v1/models"):
         detect.by_asking(dead)
     assert detect.by_asking(moody).kind == "llamacpp"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "source", "words"),
+    [
+        ("http://h/v1", "chat", "found: /v1/models lists models", ""),
+        ("http://h", "ollama", "found: /api/tags answers", "asked as endpoint ollama, since /api/tags answers"),
+        ("http://h/v1/completions", "completions", "chat.yaml:8", ""),
+        ("http://h/v1/completions", "chat", "chat.yaml:8", "though its URL ends in /v1/completions, a path of complet"),
+        ("http://h/v1/completions", "http", "--endpoint", ""),
+        ("http://h", "tgi", "--endpoint", ""),
+    ],
+)
+def test_a_kind_that_surprises_is_told(url: str, kind: str, source: str, words: str) -> None:
+    told = detect.remarks(url, kind, source)
+    assert bool(told) == bool(words)
+    assert words in "".join(told)

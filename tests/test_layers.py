@@ -15,7 +15,7 @@ FLOORS = [
     {"page"},
     {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},
-    {"run", "calibrate", "capacity"},
+    {"run", "calibrate", "capacity", "probe"},
     {"question"},
     {"sitting"},
     {"rehearsal"},
@@ -28,6 +28,7 @@ FLOORS = [
     {
         "endpoints",
         "detect",
+        "portrait",
         "sizing",
         "material",
         "scenario",
@@ -77,7 +78,7 @@ PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "search", "statement", "histogram", "glance", "alert", "trace",
+    "search", "statement", "histogram", "glance", "portrait", "alert", "trace",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

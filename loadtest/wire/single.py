@@ -66,6 +66,15 @@ class Single(NamedTuple):
         """All bytes that came."""
         return b"".join(piece for _, piece in self.reads)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of the response by their names in small letters, the last of each; none where it has no whole head."""
+        head, found, rest = self.received.partition(b"\r\n\r\n")
+        while found and head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # an interim response comes before it
+            head, found, rest = rest.partition(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")[1:] if found else []
+        return {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
 
 class _Steps:
     def __init__(self) -> None:
