@@ -340,10 +340,11 @@ def detected(options: Options, progress: Progress) -> Options:
         TargetError: it cannot be reached, or is not ready in time.
     """
     url = options.url
-    if url is None or scenario.load(options.source, options.overrides).sources["endpoint"] != "default":
+    if url is None or scenario.names(options.source, options.overrides, "endpoint"):
         return options
     found = detect.by_url(url)
     if found is None:
+        scenario.load(options.source, options.overrides)  # one that is wrong is told of before the target is asked
         place = site(url, detect.DEFAULT)
         way, headers = _way(options), _headers(options, place)
         target = GivenURL(

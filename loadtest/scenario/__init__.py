@@ -14,6 +14,7 @@ __all__ = [
     "ServerSettings",
     "find",
     "load",
+    "names",
     "presets",
     "schema",
 ]
@@ -34,6 +35,17 @@ def load(source: str | None, overrides: dict[str, Override], *, played: bool = F
     from loadtest.scenario.resolve import resolve  # noqa: PLC0415
 
     return resolve(source, overrides, played=played)
+
+
+def names(source: str | None, overrides: dict[str, Override], key: str) -> bool:
+    """Whether the scenario in ``source``, or an override, says something of ``key``; it may be wrong all the same.
+
+    Raises:
+        ScenarioError: there is no such file, or it is no scenario.
+    """
+    from loadtest.scenario.resolve import names  # noqa: PLC0415
+
+    return names(source, overrides, key)
 
 
 def schema() -> dict[str, Any]:

@@ -112,6 +112,11 @@ def resolve(source: str | None, overrides: dict[str, Override], *, played: bool)
     return Resolved(scenario, sources, text, _digest(scenario), reasons)
 
 
+def names(source: str | None, overrides: dict[str, Override], key: str) -> bool:
+    """See ``loadtest.scenario.names``."""
+    return key in overrides or key in _document(source)[1].data
+
+
 def _factor(scale: Override, document: Document) -> float:
     """The factor in the text of a flag; a fault is noted in the document."""
     factor = scalar(scale.value.strip())

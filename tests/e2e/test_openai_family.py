@@ -138,7 +138,7 @@ def embedded(asked: Asked) -> tuple[int, Any]:
 
 def test_a_text_without_a_vector_is_a_failure_of_its_request(loadtest: Command, tmp_path: Path, server: Server) -> None:
     server.answers.append(embedded)
-    asked = ("run", f"{server.url}/v1/embeddings", *FEW, "--endpoint", "embeddings")
+    asked = ("run", f"{server.url}/v1/embeddings", *FEW)
     done = loadtest(*asked, "--batch-size", "3", "-o", "good")
     assert done.returncode == 0, done.stderr
     level = played(tmp_path / "good")[1]
