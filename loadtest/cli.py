@@ -123,7 +123,7 @@ def run(
         exports = _exports(csv, parquet, otlp, mlflow, compat, output)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with (
-            _watched(quiet, json_to, live_json, prometheus) as progress,
+            _watched(quiet, verbose, json_to, live_json, prometheus) as progress,
             pipeline.of_failure(options.source or "run", _note, redact),
         ):
             outcome = play(options, progress)
@@ -205,7 +205,7 @@ def capacity(
         source = "quickstart" if source is None and url is None else source
         options = _options(ctx, flags, url=url, source=source, output=resume or output, resume=resume is not None)
         _can_write(json_to)
-        with _watched(quiet, json_to, live_json, prometheus) as progress:
+        with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
         _print(outcome.result, outcome.folder, json_to, live_json)
         _keep_page(outcome.result, outcome.folder)
@@ -484,7 +484,7 @@ def compare(
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with pipeline.of_failure("compare", _note, redact):
             if in_turn:
-                with _watched(quiet, json_to, live_json, prometheus) as progress:
+                with _watched(quiet, 0, json_to, live_json, prometheus) as progress:
                     folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress)
             else:
                 _only_with_run(ctx)
@@ -706,7 +706,9 @@ def _note(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _watched(quiet: bool, json_to: str | None, live_json: str | None, prometheus: str | None) -> Iterator["Progress"]:
+def _watched(
+    quiet: bool, verbose: int, json_to: str | None, live_json: str | None, prometheus: str | None
+) -> Iterator["Progress"]:
     """What shows how a run goes; the terminal is as it was afterwards, whatever happens."""
     from loadtest.feeds import Exposition, JsonLines
     from loadtest.progress import Feed, Progress
@@ -715,7 +717,7 @@ def _watched(quiet: bool, json_to: str | None, live_json: str | None, prometheus
         raise click.UsageError("--json - and --live-json - both take stdout: give one of them a file")
     feeds: list[Feed] = [] if live_json is None else [JsonLines(live_json, _note)]
     feeds += [] if prometheus is None else [Exposition(prometheus)]
-    with contextlib.closing(Progress(sys.stderr, quiet=quiet, feeds=feeds, keys=True)) as progress:
+    with contextlib.closing(Progress(sys.stderr, quiet=quiet, feeds=feeds, keys=True, lines=verbose > 0)) as progress:
         yield progress
 
 

@@ -102,7 +102,7 @@ class Screen:
 
     def _draw(self, lines: list[list[tuple[str, str]]]) -> None:
         """Each line is pieces of text with their colours."""
-        columns = shutil.get_terminal_size().columns or 80
+        columns = _columns(self._out)
         # A terminal made narrower since has wrapped what was drawn.
         up = sum(max(1, -(-width // columns)) for width in self._drawn) - 1
         text = [f"\x1b[{up}A" if up > 0 else "", "\r\x1b[J"]
@@ -227,6 +227,14 @@ def _lag(seen: Glance) -> str:
     named = (("sends", seen.send_lag_p99_ms), ("loop", seen.loop_lag_p99_ms))
     parts = [f"{name} {figure(value)}" for name, value in named if value is not None]
     return f" · client lag p99 {', '.join(parts)} ms" if parts else ""
+
+
+def _columns(out: TextIO) -> int:
+    """How wide the terminal is now; stdout may be another one, or none."""
+    with contextlib.suppress(OSError, ValueError):
+        if columns := os.get_terminal_size(out.fileno()).columns:
+            return columns
+    return shutil.get_terminal_size().columns or 80
 
 
 def _width(text: str) -> int:

@@ -86,8 +86,7 @@ class Exposition:
         host = (match["host"] or "127.0.0.1").strip("[]")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        self._seen: Glance | None = None
-        self._before = _Totals()
+        self._shown: tuple[_Totals, Glance | None] = _Totals(), None  # of levels that are over, and of this one
         self._thread: threading.Thread | None = None
         try:
             self._server = _server(host)((host, int(match["port"])), MetricsHandler.factory(registry))
@@ -99,15 +98,16 @@ class Exposition:
 
     def begin(self) -> None:
         """A level begins: serve, if that is not yet so."""
-        if self._seen is not None:
-            self._before, self._seen = self._before.plus(self._seen), None
+        before, seen = self._shown
+        if seen is not None:
+            self._shown = before.plus(seen), None
         if self._thread is None:
             self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True)
             self._thread.start()
 
     def take(self, seen: Glance) -> None:
         """Show this from now on."""
-        self._seen = seen
+        self._shown = self._shown[0], seen
 
     def close(self) -> None:
         """Answer no more; the port is kept for the next run of this process."""
@@ -120,7 +120,7 @@ class Exposition:
         """The metrics, called for each scrape by its own thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
-        seen, before = self._seen, self._before
+        before, seen = self._shown
         total = before if seen is None else before.plus(seen)
         requests = CounterMetricFamily(
             "loadtest_requests", "Requests that have ended, of all levels.", labels=["outcome"]

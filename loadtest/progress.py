@@ -30,17 +30,18 @@ class Feed(Protocol):
 class Progress:
     """Shows how a run goes. ``quiet`` shows nothing, and the ``feeds`` are served all the same.
 
-    ``keys``: at a terminal the key q is the first Ctrl-C. It runs in the process that sends nothing, and closing it,
-    which may be done several times, leaves the terminal as it was.
+    ``keys``: at a terminal the key q is the first Ctrl-C. ``lines``: nothing is redrawn there either, as other lines
+    come between. It runs in the process that sends nothing, and closing it, which may be done several times, leaves the
+    terminal as it was.
     """
 
     def __init__(
-        self, out: TextIO, *, quiet: bool, feeds: Sequence[Feed] = (), keys: bool = False,
+        self, out: TextIO, *, quiet: bool, feeds: Sequence[Feed] = (), keys: bool = False, lines: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> None:  # fmt: skip
         self._display: Screen | Lines | None = None
         if not quiet:
-            terminal = out.isatty() and environment.get("TERM") != "dumb"
+            terminal = out.isatty() and not lines and environment.get("TERM") != "dumb"
             self._display = Screen(out, environment, keys=keys) if terminal else Lines(out)
         self._feeds = feeds
         self._level: Level | None = None

@@ -104,6 +104,10 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(clock: Clock) -> None
     assert "\x1b" not in play(Terminal(), clock, 11, environment={"TERM": "dumb"})
 
 
+def test_where_a_log_goes_to_the_terminal_too_nothing_is_redrawn(clock: Clock) -> None:
+    assert "\x1b" not in play(Terminal(), clock, 11, lines=True)
+
+
 def test_at_a_terminal_three_lines_are_redrawn_at_most_twice_a_second_and_are_gone_in_the_end(clock: Clock) -> None:
     text = play(Terminal(), clock, 10)
     drawn = screens(text)
