@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from loadtest import calibration, plan
+from loadtest import calibration, consent, plan
 from loadtest.endpoints.site import site
 from loadtest.engine.local import check_budget, workers_for
 from loadtest.errors import UsageError
@@ -11,7 +11,7 @@ from loadtest.level import Level
 from loadtest.material import counter, material
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
-from loadtest.sitting import objectives, resolve, server_options, unused
+from loadtest.sitting import objectives, resolve, server_options, told_by_url, unused
 from loadtest.slo import parse as parse_slo
 
 
@@ -23,6 +23,7 @@ def preview(
     Raises:
         UsageError: the scenario is wrong.
     """
+    overrides = told_by_url(url, source, overrides)
     resolved = resolve(source, overrides)
     asked, bundled = resolved.scenario, url is None
     assert asked.seed is not None
@@ -34,6 +35,7 @@ def preview(
             *(f"not comparable: {reason}" for reason in resolved.not_comparable),
             *unused(asked, overrides, bundled=bundled),
             *calibration.warning(levels, needed),
+            *_questions(url, asked, levels),
         ]
         found = forecast(
             Source(
@@ -54,6 +56,15 @@ def preview(
             slos=[parse_slo(text) for text in asked.slo],
         )
     return found, resolved.text
+
+
+def _questions(url: str | None, asked: Scenario, levels: Sequence[Level]) -> Iterator[str]:
+    """What ``run`` would ask before it sends anything, unless the name is this machine's after all."""
+    if url is None:
+        return
+    origin = site(url, asked.endpoint).origin
+    if (found := consent.question(origin, levels, asked.max_rate_per_s, asked.max_in_flight)) is not None:
+        yield f"run would ask first, or want --yes: {found}"
 
 
 def _refusals(asked: Scenario, levels: Sequence[Level], workers: int, bundled: bool) -> Iterator[str]:

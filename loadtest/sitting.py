@@ -333,32 +333,38 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             )
 
 
+def told_by_url(url: str | None, source: str | None, overrides: dict[str, Override]) -> dict[str, Override]:
+    """The overrides with the kind of endpoint that the URL tells, where neither a flag nor the scenario names one."""
+    if url is None or scenario.names(source, overrides, "endpoint") or (found := detect.by_url(url)) is None:
+        return overrides
+    return {**overrides, "endpoint": _found(found)}
+
+
 def detected(options: Options, progress: Progress) -> Options:
     """The options with the kind of endpoint that the target is, where neither a flag nor the scenario names one.
 
     Raises:
         TargetError: it cannot be reached, or is not ready in time.
     """
-    url = options.url
-    if url is None or scenario.names(options.source, options.overrides, "endpoint"):
-        return options
-    found = detect.by_url(url)
-    if found is None:
-        scenario.load(options.source, options.overrides)  # one that is wrong is told of before the target is asked
-        place = site(url, detect.DEFAULT)
-        way, headers = _way(options), _headers(options, place)
-        target = GivenURL(
-            place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy, options.bearer
-        )
-        progress.note("reaching the target")
-        with asked_to_stop() as interrupts, interrupts.at_once():
-            if options.wait_ready_s:
-                found = waited(lambda: detect.by_asking(target.get), options.wait_ready_s, progress.note)
-            else:
-                found = detect.by_asking(target.get)
+    url, overrides = options.url, told_by_url(options.url, options.source, options.overrides)
+    if url is None or scenario.names(options.source, overrides, "endpoint"):
+        return msgspec.structs.replace(options, overrides=overrides)
+    scenario.load(options.source, overrides)  # one that is wrong is told of before the target is asked
+    place = site(url, detect.DEFAULT)
+    way, headers = _way(options), _headers(options, place)
+    target = GivenURL(place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy, options.bearer)
+    progress.note("reaching the target")
+    with asked_to_stop() as interrupts, interrupts.at_once():
+        if options.wait_ready_s:
+            found = waited(lambda: detect.by_asking(target.get), options.wait_ready_s, progress.note)
+        else:
+            found = detect.by_asking(target.get)
+    return msgspec.structs.replace(options, overrides={**overrides, "endpoint": _found(found)})
+
+
+def _found(found: detect.Found) -> Override:
     log.info("endpoint %s: %s", found.kind, found.how)
-    override = Override(found.kind, f"{detect.FOUND}{found.how}")
-    return msgspec.structs.replace(options, overrides={**options.overrides, "endpoint": override})
+    return Override(found.kind, f"found: {found.how}")
 
 
 class Reached(NamedTuple):

@@ -169,3 +169,10 @@ def test_documents_are_ranked_in_batches(loadtest: Command, tmp_path: Path, serv
     body = server.posts()[-1].body
     assert len(set(body["texts"])) == 5
     assert body["texts"][0].split()[:16] == body["query"].split()
+
+
+def test_the_plan_too_takes_the_kind_from_the_url(loadtest: Command) -> None:
+    done = loadtest("plan", "http://staging:8000/v1/embeddings", "--batch-size", "2,4", "-n", "8", "-c", "1")
+    assert done.returncode == 0, done.stderr
+    assert "embeddings" in done.stdout
+    assert "refuse" not in done.stdout + done.stderr
