@@ -74,10 +74,11 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     """Latency against throughput, a point for each level, with the limits and the frontier of the best."""
     title = "Latency against throughput"
     what, done = output(levels)
-    series = _series(levels)
+    lines = _lines(levels)
     rows: list[Fields] = [
         {
-            "series": series[place],
+            "series": level.run or lines[place],
+            "line": lines[place],
             "level": level.name,
             "load": str(level.figures.load),
             "size": _size(level.figures),
@@ -94,7 +95,7 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     best = [] if overlaid else _frontier(known)  # of several runs none is held against another
     for row in rows:
         row["best"] = any(row is one for one in best)
-    names = list(dict.fromkeys(series))
+    names = list(dict.fromkeys(row["series"] for row in rows))
     base = alt.Chart(ROWS).transform_filter("isValid(datum.throughput) && isValid(datum.latency)")
     x = alt.X("throughput:Q", title=what, scale=alt.Scale(zero=True))
     y = alt.Y(
@@ -103,7 +104,7 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
         scale=scale([*(row["latency"] for row in known), *(limit for _, limit in time.limits)]),
     )
     layers = [
-        base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), order="size:Q"),
+        base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), detail="line:N", order="size:Q"),
         base.mark_point().encode(
             x=x,
             y=y,
@@ -242,13 +243,11 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
     return chart("trials", title, about, drawing, rows, columns)
 
 
-def _series(levels: Sequence[Drawn]) -> list[str]:
-    """What a line joins: levels that differ in their load alone; of several runs, those of one run."""
-    if any(level.run for level in levels):
-        return [level.run for level in levels]
+def _lines(levels: Sequence[Drawn]) -> list[str]:
+    """What a line joins: the levels of a run that differ in their load alone."""
     several = len({level.figures.model for level in levels}) > 1
     return [
-        " ".join(filter(None, (str(level.figures.batching or ""), (level.figures.model or "") if several else "")))
+        " ".join(filter(None, (level.run, str(level.figures.batching or ""), (several and level.figures.model) or "")))
         or "levels"
         for level in levels
     ]

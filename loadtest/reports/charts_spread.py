@@ -33,7 +33,7 @@ def percentiles(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     rows = [row for level in levels for row in _curve(level, time)]
     if not rows:
         return Absent(title, "no level has requests whose times are known")
-    by_run = len(runs) > 1
+    by_run = runs != [""]
     picked = list(dict.fromkeys(level.name for level in levels)) if by_run else []
     names = runs if by_run else list(dict.fromkeys(str(row["level"]) for row in rows))
     line = "run" if by_run else "level"
@@ -76,7 +76,7 @@ def percentiles(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     ]
     about = (
         f"A curve of {time.word} for each {line}, with its 95 % confidence band where the requests are enough for one. "
-        "A curve that ends early goes on among the failures. Whatever is to the right is the tail."
+        "Of a level with failures it ends where they begin. Whatever is to the right is the tail."
     )
     columns = [(line, line), *([("level", "level")] if by_run else []), ("percentile", "percentile"),
                ("value", f"{time.word} ms"), ("low", "95 % from ms"), ("high", "to ms"), ("n", "requests")]  # fmt: skip

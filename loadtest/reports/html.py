@@ -134,6 +134,7 @@ def conditions(result: Result) -> list[tuple[str, str]]:
         ("seed", str(result.seed)),
         ("started", result.started_at),
         ("command", result.command),
+        ("run", result.run_id),
         ("loadtest", result.tool.version),
         *((f"label {name}", text) for name, text in result.labels.items()),
     ]

@@ -28,9 +28,10 @@ def charts(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]]) -> li
 
 
 def _alike(runs: Sequence[Sequence[Drawn]]) -> list[Drawn]:
-    """Of many levels the same few of each run."""
-    first = {level.name for level in some(max(runs, key=len))}
-    return [level for of in runs for level in of if level.window and (level.name in first or len(of) == 1)]
+    """The levels that have requests; of many the same few of each run."""
+    named = {level.name: level for of in runs for level in of if level.window}
+    chosen = {level.name for level in some([*named.values()])}
+    return [level for of in runs for level in of if level.window and level.name in chosen]
 
 
 def page(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]], script: str) -> str:

@@ -171,6 +171,7 @@ def test_nothing_is_wider_than_the_screen(opened: Opened, name: str, width: int)
 def test_every_text_is_readable(opened: Opened, scheme: str) -> None:
     page = opened(scheme=scheme)
     page.locator("[data-chart=percentiles] summary").click()
+    page.wait_for_selector("[data-chart=percentiles] tbody tr")
     found: list[Any] = page.evaluate(CONTRASTS)
     assert len(found) > 200
     assert found[0][0] >= 4.5, found[:5]
@@ -213,6 +214,7 @@ def test_all_of_it_is_reached_by_the_keyboard(opened: Opened) -> None:
     assert {"level", "save-result", "save-levels", "#charts", *summaries} <= {*reached}
     page.locator("[data-chart=slowest] summary").focus()
     page.keyboard.press("Enter")
+    page.wait_for_selector("[data-chart=slowest] tbody tr")
     assert page.locator("[data-chart=slowest] tbody tr").count() > 20
 
 
@@ -238,6 +240,7 @@ def test_another_level_can_be_drawn(opened: Opened) -> None:
     before = page.locator("[data-chart=slowest] svg").inner_html()
     details = page.locator("[data-chart=slowest] details")
     details.locator("summary").click()
+    page.wait_for_selector("[data-chart=slowest] tbody tr")
     picker.select_option("c=2")
     page.wait_for_function("document.querySelector('[data-chart=slowest] h3').textContent.endsWith(': c=2')")
     page.wait_for_function(

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from loadtest import cli
 from loadtest import page as files
 from loadtest.errors import ResultError
 from loadtest.records import Record
@@ -27,7 +28,7 @@ from loadtest.result import (
     not_reached,
     write,
 )
-from tests.comparing import a_level, a_result, a_run, changed, conditions, played, requests
+from tests.comparing import OPEN, a_level, a_result, a_run, changed, conditions, played, requests
 from tests.reports.pages import TRAP, a_page_of, closed, lines, read
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -217,11 +218,18 @@ def test_runs_that_were_measured_alike_are_laid_over_each_other() -> None:
     assert {row["series"] for row in drawn["latency-throughput"]} == {"before", "after"}
 
 
+def test_runs_that_have_no_level_in_common_are_drawn_all_the_same() -> None:
+    page = overlay(a_run("before"), a_run("after", 1, a_level(OPEN)))
+    drawn = {chart["name"]: chart for chart in json.loads(page.scripts[0])}
+    assert drawn["percentiles"]["levels"] == ["c=4", "20/s"]
+    assert "levels that only the base has: c=4" in page.text
+
+
 def test_what_unlike_runs_differ_in_is_named_and_neither_is_praised() -> None:
     other = conditions(a_run("after", 2, slower=2.0), precision="int8")
     page = overlay(a_run("before"), other)
     assert "precision: fp32 against int8" in page.text
-    assert "1 conditions differ" in page.text
+    assert "1 condition differs." in page.text
     seen = page.text + page.scripts[0]
     assert not re.search(r"\b(better|worse|faster|slower|beats|regression)\b", seen)
 
@@ -259,3 +267,11 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultError, match=r"cannot write .*file/report\.html"):
         files.write(files.read([tmp_path]), tmp_path / "file" / "report.html")
+
+
+def test_a_page_that_cannot_be_written_costs_no_run_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    cli._keep_page(a_run().result, tmp_path / "file")
+    assert "warning: there is no page: cannot write" in capsys.readouterr().err
