@@ -13,7 +13,7 @@ from loadtest.result import VerdictName
 
 SCHEMA_VERSION = 1
 TIMES = ("ttft", "ttfat", "e2e", "tpot")
-RATES = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "events_per_s")
+RATES = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "samples_per_s", "events_per_s")
 FAILURES = "error_rate"
 DEFAULT = (
     "requests_per_s", "output_tokens_per_s", "p50(ttft)", "p99(ttft)", "p50(tpot)", "p99(tpot)", "p50(e2e)", "p99(e2e)",

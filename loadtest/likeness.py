@@ -145,6 +145,7 @@ def _level(base: Sequence[LevelResult], candidate: Sequence[LevelResult]) -> lis
         ("model", lambda level: level.model),
         ("data", lambda level: [(data.source, data.sha256[:12]) for data in level.workload.data]),
         ("input tokens asked", lambda level: level.workload.input_tokens.requested),
+        ("samples a request", lambda level: str(level.batch_size)),
         ("output tokens asked", lambda level: level.workload.output_tokens.requested),
     )
     for what, of in told:

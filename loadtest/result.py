@@ -193,7 +193,9 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     total_tokens_per_s: Annotated[
         float | None, _says("the same with the input tokens of requests whose first token fell in the window")
     ] = None
-    samples_per_s: Annotated[float | None, _says("items ÷ window, for tensor endpoints")] = None
+    samples_per_s: Annotated[
+        float | None, _says("items answered within the window ÷ window; null: the endpoint makes text")
+    ] = None
     events_per_s: Annotated[float | None, _says("stream events with output inside the window ÷ window")] = None
 
 
@@ -386,6 +388,7 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     server: Annotated[dict[str, Any] | None, _says("scraped from or reported by the server")] = None
     slo: list[SloResult] = []
     model: Annotated[str | None, _says("asked in this level; null: the run's, conditions.endpoint.model")] = None
+    batch_size: Annotated[int, Meta(ge=1, description="samples that each request asked for at once")] = 1
     repeat: Annotated[int, Meta(ge=1, description="which playing of the same level it is, from 1")] = 1
     workloads: Annotated[list[Part], _says("each workload of a mix; empty: there is one")] = []
     turns: Annotated[list[Turn], _says("of conversations; empty: there are none")] = []
@@ -544,6 +547,7 @@ def not_reached(level: Level) -> LevelResult:
         load=level.load,
         batching=level.batching,
         model=level.model,
+        batch_size=level.batch_size,
         repeat=level.repeat,
         workload=Workload(
             input_tokens=lengths(level.input_tokens),

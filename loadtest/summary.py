@@ -78,6 +78,7 @@ def summarise(
         ),
         began_at=run.began_at if run else None,
         model=level.model,
+        batch_size=level.batch_size,
         repeat=level.repeat,
         workloads=parts.workloads(level, requests, bounds, target_per_s),
         turns=parts.turns(requests, bounds),

@@ -62,7 +62,7 @@ def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None
     assert set(level) == {
         "name", "status", "load", "batching", "workload", "window", "counts", "rates", "throughput", "whole_run",
         "concurrency", "latency", "tokens_per_event", "single_burst", "bad_events",
-        "finish_reasons", "errors", "goodput", "client", "server", "slo", "model", "repeat", "workloads", "turns",
+        "finish_reasons", "errors", "goodput", "client", "server", "slo", "model", "batch_size", "repeat", "workloads", "turns",
         "sessions", "models", "probe", "began_at", "extends",
     }  # fmt: skip
     assert set(level["latency"]) == {

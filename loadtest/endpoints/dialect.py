@@ -9,7 +9,7 @@ import msgspec
 from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.lenient import error_text
 from loadtest.endpoints.pattern import Pattern
-from loadtest.errors import TargetError
+from loadtest.errors import TargetError, UsageError
 from loadtest.target import Known, model_cards
 from loadtest.wire.control import Reply
 from loadtest.workload.compose import fingerprint
@@ -17,6 +17,7 @@ from loadtest.workload.model import Ask, Tensors
 
 Framing = Literal["sse", "ndjson", "lines", "chunks"]
 Get = Callable[[str], Reply]
+ONE_A_REQUEST = "is asked for one thing a request, and the server makes the batches: raise concurrency"
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ class Dialect(abc.ABC):
     ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``generates``: it makes text, token
     by token; without, an answer has no TTFT, no output length is asked for, and what counts are samples.
     ``converses``: it takes messages with roles, and pictures in them; without, it takes plain text.
+    ``batches``: a request may ask for several samples.
     ``reads``: what it takes is text; without, no length of it is asked for unless the user does, and nothing counted.
     ``key_header`` takes the API key as it is; of None it is sent as a bearer token.
     ``counts``: a few small requests may be sent to see how many tokens it makes of them. ``exact_url``: the URL of a
@@ -71,6 +73,7 @@ class Dialect(abc.ABC):
     bodiless: bool = False
     generates: ClassVar[bool] = True
     converses: ClassVar[bool] = False
+    batches: ClassVar[bool] = False
     reads: ClassVar[bool] = True
     key_header: ClassVar[str | None] = None
     counts: ClassVar[bool] = True
@@ -121,12 +124,20 @@ class Dialect(abc.ABC):
         """Path and headers of this request, where they are not those of all."""
         return None
 
-    def check(self, tensors: Tensors, samples: int, *, texts: bool) -> None:  # noqa: B027  # most take what is asked
+    def check(self, tensors: Tensors, samples: int, *, texts: bool) -> None:
         """See before the clock that requests of so many samples can be made; ``texts``: a length of text is asked for.
 
         Raises:
             UsageError: the model takes something else.
         """
+        if samples > 1 and not self.batches:
+            raise UsageError(f"batch_size: {self.settings.kind} {ONE_A_REQUEST}")
+        if tensors != Tensors():
+            raise UsageError(f"workload.inputs: {self.settings.kind} takes text; tensors are for kserve")
+
+    def samples(self, ask: Ask) -> int | None:
+        """How many items a request asks for; None of text."""
+        return None if self.generates else ask.samples
 
     def fingerprint(self, ask: Ask) -> int | None:
         """48 bits that tell one request's input from another's; None where nothing is known of it."""

@@ -37,6 +37,11 @@ class Texts(Dialect):
     """What embeddings and reranking have in common: several texts in, a value for each out, in one piece."""
 
     generates = False
+    batches = True
+
+    def samples(self, ask: Ask) -> int:
+        """See ``Dialect``."""
+        return len(ask.messages)
 
     def event(self, answer: Answer, data: bytes, stamp: int) -> None:
         """See ``Dialect``; nothing of it is streamed."""

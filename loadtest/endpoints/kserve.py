@@ -76,6 +76,7 @@ class KServe(Dialect):
     path = "/v2/models/{model}/infer"
     content_type = None  # of each request's own head
     generates = False
+    batches = True
     reads = False
     counts = False
 

@@ -102,7 +102,7 @@ class Maker:
             composed.at_s,
             ask if waits else None,
             composed.answer,
-            samples=None if self._letters.dialect.generates else ask.samples,
+            samples=self._letters.dialect.samples(ask),
         )
 
 

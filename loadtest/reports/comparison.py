@@ -22,6 +22,7 @@ _STYLES: dict[VerdictName, str] = {
 }  # fmt: skip
 _SHORT = {
     "requests_per_s": "req/s", "output_tokens_per_s": "output tok/s", "total_tokens_per_s": "total tok/s",
+    "samples_per_s": "samples/s",
     "events_per_s": "events/s", "error_rate": "error rate",
 }  # fmt: skip
 _NAMED = 3

@@ -7,6 +7,7 @@ from io import StringIO
 from itertools import groupby, pairwise
 
 from loadtest.errors import EXIT_INTERRUPTED
+from loadtest.level import NONE
 from loadtest.reports import verdict
 from loadtest.reports.column import Column
 from loadtest.reports.figures import (
@@ -182,20 +183,18 @@ def level_columns(levels: Sequence[LevelResult]) -> list[Column]:
     def times(name: str, p: str) -> list[str]:
         return cells(lambda row: percentile(getattr(row.latency, name), p))
 
-    tokens_known = any(level.throughput.output_tokens_per_s is not None for level in levels)
     columns = [
         Column("", setup(lambda level: MARK if _marks(level) else ""), "mark"),
         Column("batching", setup(lambda level: str(level.batching or "")), "setup"),
         Column("model", setup(lambda level: plain(level.model or "")), "setup"),
+        Column("samples\na request", setup(lambda level: f"{level.batch_size:,}"), "setup"),
         Column("load", [f"  {plain(part.name)}" if part else load(level) for level, part in rows], "setup"),
         Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=0),
         Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=1),
         Column("requests\nok", cells(lambda level: f"{ok(level.latency.e2e_ms):,}")),
         Column("\nfailed", cells(lambda level: f"{failures:,}" if (failures := failed(level.latency.e2e_ms)) else "")),
         Column("\nreq/s", cells(lambda level: figure(level.rates.completed_per_s))),
-        Column("output\ntok/s", cells(lambda level: figure(level.throughput.output_tokens_per_s)))
-        if tokens_known
-        else Column("\nevents/s", cells(lambda level: figure(level.throughput.events_per_s))),
+        _throughput(levels, cells),
         Column("TTFT\np50 ms", times("ttft_ms", "p50")),
         Column("TTFT\np99 ms", times("ttft_ms", "p99")),
         Column("TPOT\np50 ms", times("tpot_ms", "p50")),
@@ -203,13 +202,24 @@ def level_columns(levels: Sequence[LevelResult]) -> list[Column]:
         Column("E2E\np50 ms", times("e2e_ms", "p50"), drop=2),
         Column("E2E\np99 ms", times("e2e_ms", "p99"), drop=4),
     ]
-    said_above = {"batching", "model", "input\ntokens", "output\ntokens"}
+    said_above = {"batching", "model", "samples\na request", "input\ntokens", "output\ntokens"}
     return [
         column
         for column in columns
         if not set(column.cells) <= {"", NOT_MEASURED}
         and not (column.head in said_above and len(set(column.cells) - {NOT_MEASURED, ""}) == 1)
     ]
+
+
+def _throughput(
+    levels: Sequence[LevelResult], cells: Callable[[Callable[[LevelResult | Part], str]], list[str]]
+) -> Column:
+    """What came out a second: samples, or tokens, or events where nobody knows of tokens."""
+    if any(level.throughput.samples_per_s is not None for level in levels):
+        return Column("\nsamples/s", cells(lambda level: figure(level.throughput.samples_per_s)))
+    if any(level.throughput.output_tokens_per_s is not None for level in levels):
+        return Column("output\ntok/s", cells(lambda level: figure(level.throughput.output_tokens_per_s)))
+    return Column("\nevents/s", cells(lambda level: figure(level.throughput.events_per_s)))
 
 
 def _sections(levels: Sequence[LevelResult]) -> list[int]:
@@ -328,6 +338,7 @@ def conditions(result: Result) -> list[str]:
         told.precision,
         f"{told.endpoint.kind} at {told.endpoint.url}",
         _same(str(level.batching or "") for level in levels),
+        _same(f"{level.batch_size} samples a request" if level.batch_size > 1 else "" for level in levels),
     ]
     how = [
         _workload(levels),
@@ -350,11 +361,11 @@ def conditions(result: Result) -> list[str]:
 
 def _workload(levels: Sequence[LevelResult]) -> str:
     """The lengths asked for, and what was observed where that is something else."""
-    said = (
-        f"{_asked([getattr(level.workload, f'{name}_tokens') for level in levels])} {name}"
-        for name in ("input", "output")
-    )
-    return f"{' and '.join(said)} tokens" if levels else ""
+    lengths = {"input": [level.workload.input_tokens for level in levels]}
+    if any(level.throughput.samples_per_s is None for level in levels):
+        lengths["output"] = [level.workload.output_tokens for level in levels]
+    said = [f"{_asked(each)} {name}" for name, each in lengths.items() if {one.requested for one in each} - {NONE}]
+    return f"{' and '.join(said)} tokens" if said else ""
 
 
 def _asked(lengths: Sequence[TokenLengths]) -> str:

@@ -33,7 +33,7 @@ def finding(result: Result) -> str:
         return f"{failures} Among the levels without failures: {learned}" if learned else failures
     if not sound:
         return "Nothing can be concluded: no level was complete and valid, with a request in its window."
-    for lesson in (_batching, _loads, _prompts):
+    for lesson in (_batching, _loads, _samples, _prompts):
         learned = lesson(sound)
         if learned:
             return learned
@@ -135,7 +135,10 @@ def _loads(levels: Sequence[LevelResult]) -> str:
         return said
     asked = sweep[0].workload
     of = f"model {sweep[0].model}, " if len({level.model for level in levels}) > 1 else ""
-    of += f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
+    if len({level.batch_size for level in levels}) > 1:
+        of += f"{sweep[0].batch_size:,} samples a request"
+    else:
+        of += f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
     return f"With {of}, {said[0].lower()}{said[1:]}"
 
 
@@ -167,6 +170,19 @@ def _rates(sweep: Sequence[LevelResult]) -> str:
     return f"The target kept up to {_load(before[-1])}: {_output(before[-1])}{_ttft(before[-1])}; {fell}."
 
 
+def _samples(levels: Sequence[LevelResult]) -> str:
+    """What more samples a request bring, and cost, under one load."""
+    sweep = _longest(levels, lambda level: (str(level.load), level.model))
+    few, many = (choose(sweep, key=lambda level: level.batch_size) for choose in (min, max))
+    if few.batch_size == many.batch_size:
+        return ""
+    times = [percentile(level.latency.e2e_ms, "p50") for level in (few, many)]
+    return (
+        f"From {few.batch_size:,} to {many.batch_size:,} samples a request at {_load(many)}, throughput went from "
+        f"{_output(few)} to {_output(many)}; E2E p50 from {times[0]} to {times[1]} ms."
+    )
+
+
 def _prompts(levels: Sequence[LevelResult]) -> str:
     """What longer prompts cost, under one load."""
     sweep = _longest(levels, lambda level: (str(level.batching), str(level.load)))
@@ -185,7 +201,8 @@ def _prompts(levels: Sequence[LevelResult]) -> str:
 def _one(levels: Sequence[LevelResult]) -> str:
     best = max(levels, key=_throughput)
     under = "Under" if best.load.kind == "trace" else "At"
-    return f"{under} {_load(best)}: {_output(best)}, {figure(best.rates.completed_per_s)} requests/s{_ttft(best)}."
+    rates = dict.fromkeys([_output(best), f"{figure(best.rates.completed_per_s)} requests/s"])
+    return f"{under} {_load(best)}: {', '.join(rates)}{_ttft(best)}."
 
 
 def _load(level: LevelResult) -> str:
@@ -195,11 +212,14 @@ def _load(level: LevelResult) -> str:
 
 
 def _throughput(level: LevelResult) -> float:
-    """What a level got done per second: output tokens, or else requests. Levels of a run are alike in this."""
-    return level.throughput.output_tokens_per_s or level.rates.completed_per_s or 0.0
+    """What a level got done per second: samples, output tokens, or else requests. Levels of a run are alike in this."""
+    done = level.throughput
+    return done.samples_per_s or done.output_tokens_per_s or level.rates.completed_per_s or 0.0
 
 
 def _output(level: LevelResult) -> str:
+    if level.throughput.samples_per_s is not None:
+        return f"{figure(level.throughput.samples_per_s)} samples/s"
     if level.throughput.output_tokens_per_s is not None:
         return f"{figure(level.throughput.output_tokens_per_s)} output tok/s"
     return f"{figure(level.rates.completed_per_s)} requests/s"
@@ -246,7 +266,8 @@ def _size(level: LevelResult) -> float:
 
 
 def _lengths(level: LevelResult) -> str:
-    return f"{level.workload.input_tokens.requested} {level.workload.output_tokens.requested} {level.model or ''}"
+    asked = level.workload
+    return f"{asked.input_tokens.requested} {asked.output_tokens.requested} {level.batch_size} {level.model or ''}"
 
 
 def _alike(one: LevelResult, other: LevelResult) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from loadtest.duration import duration, duration_text
 from loadtest.endpoints.catalog import dialect, kinds
+from loadtest.endpoints.dialect import ONE_A_REQUEST
 from loadtest.scenario import form
 from loadtest.scenario.document import Document, Fault, Keys, dotted
 
@@ -237,15 +238,14 @@ def _model_faults(document: Document) -> Iterator[Fault]:
 def _batch_faults(document: Document, played: Played) -> Iterator[Fault]:
     """Several samples a request, where the endpoint makes text or the load is one of single requests."""
     data = document.data
-    endpoint = data.get("endpoint") or form.DEFAULTS["endpoint"]
+    endpoint = data.get("endpoint")  # of None it is found by asking
     places: list[tuple[Keys, dict[str, Any]]] = [(("workload",), mapping(data, "workload")), *blocks_of(data)]
-    for at, section in places if endpoint in kinds() else ():
+    for at, section in places:
         here = (*at, "batch_size")
         if section.get("batch_size") is None:
             continue
-        if dialect(endpoint).generates:
-            text = f"does not apply: {endpoint} makes text, of which the server makes batches itself: raise concurrency"
-            yield _between(document, here, text)
+        if endpoint in kinds() and not dialect(endpoint).batches:
+            yield _between(document, here, f"does not apply: {endpoint} {ONE_A_REQUEST}")
         for other in played:
             if other[-1] == "trace":
                 why = "its arrivals are single requests; keep one"
@@ -286,7 +286,7 @@ def _workload_faults(
     spoken = dialect(endpoint)
     for key in sorted({"conversation", "images"} & given) if not spoken.converses else ():
         yield key, f"needs an endpoint of messages, such as chat: {endpoint} takes plain text"
-    for key in sorted({"inputs", "binary"} & given) if spoken.reads else ():
+    for key in sorted({"inputs", "binary"} & given) if spoken.reads and document.data.get("endpoint") else ():
         yield key, f"needs an endpoint of tensors, such as kserve: {endpoint} takes text"
     for key in sorted({"body", "prefix", "data"} & given) if not spoken.reads else ():
         yield key, f"does not apply: the endpoint {endpoint} takes tensors; give inputs"
