@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from loadtest.endpoints.catalog import dialect, kinds
+from loadtest.endpoints.catalog import dialect, kinds, usable
 from loadtest.errors import TargetError
 from loadtest.target import model_cards
 from loadtest.wire.control import Reply
@@ -34,7 +34,7 @@ def by_url(url: str) -> Found | None:
     if named := _OF_MODEL.search(path):
         kind = "kserve" if named[1] == "infer" else "triton"
         return Found(kind, f"its URL ends in /{named[1]} of a model") if kind in kinds() else None
-    known = [(ending, kind) for kind in kinds() for ending in dialect(kind).endings]
+    known = [(ending, kind) for kind, each in usable().items() for ending in each.endings]
     # Gateways have paths of their own in the place of /v1.
     known += [(short, kind) for ending, kind in known if (short := ending.removeprefix("/v1")) != ending]
     fitting = [each for each in known if path.endswith(each[0])]
@@ -107,8 +107,8 @@ def _described(reply: dict[str, Any]) -> str | None:
 
 
 def _of_paths(paths: dict[str, Any]) -> Iterator[str]:
-    for kind in kinds():
-        if any(path.endswith(ending) for ending in dialect(kind).endings for path in paths):
+    for kind, spoken in usable().items():
+        if any(path.endswith(ending) for ending in spoken.endings for path in paths):
             yield kind
 
 

@@ -2,14 +2,18 @@
 
 import functools
 import importlib
+import logging
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from loadtest.endpoints.dialect import Dialect, Settings
 from loadtest.endpoints.pattern import Pattern
-from loadtest.errors import UsageError
+from loadtest.errors import LoadtestError, UsageError
 
 GROUP = "loadtest.endpoints"
 _UNSAID = Pattern()
+log = logging.getLogger(__name__)
 _OWN = {
     "chat": "openai:Chat",
     "completions": "openai:Completions",
@@ -56,14 +60,57 @@ def dialect(kind: str, pattern: Pattern = _UNSAID) -> type[Dialect]:
         raise UsageError(f"endpoint {kind!r}: there is none; there are {', '.join(kinds())}")
     if not (isinstance(found, type) and issubclass(found, Dialect)):
         raise UsageError(f"endpoint {kind}: {found!r} is not a subclass of loadtest.endpoints.dialect.Dialect")
+    lacking = [*sorted(found.__abstractmethods__), *(() if hasattr(found, "path") else ("path",))]
+    if lacking:
+        raise UsageError(f"endpoint {kind}: {found.__name__} has no {' and '.join(lacking)}; write it")
     return found.of(pattern)
 
 
+@functools.cache
+def usable() -> dict[str, type[Dialect]]:
+    """The classes by their kinds, without those of packages that cannot be used: whoever asks for another can do
+    without them."""
+    found: dict[str, type[Dialect]] = {}
+    for kind in kinds():
+        try:
+            found[kind] = dialect(kind)
+        except UsageError as error:
+            log.warning("%s", error)
+    return found
+
+
 def speak(settings: Settings) -> Dialect:
-    """The dialect of a run."""
-    return dialect(settings.kind, settings.pattern)(settings)
+    """The dialect of a run.
+
+    Raises:
+        UsageError: an installed package's fails; later, out of its functions, too.
+    """
+    found = dialect(settings.kind, settings.pattern)
+    if settings.kind in _OWN:
+        return found(settings)
+    spoken: Dialect = _named(found, settings.kind)(settings)
+    for name in ("body", "event", "whole", "head"):
+        setattr(spoken, name, _named(getattr(spoken, name), settings.kind))
+    return spoken
+
+
+def _named(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    """A function of somebody else's package, whose faults are named as its own."""
+
+    @functools.wraps(function)
+    def named(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except LoadtestError:
+            raise
+        except Exception as error:
+            if isinstance(error, ValueError) and function.__name__ == "whole":
+                raise  # its way to say that a body is no answer
+            raise UsageError(f"endpoint {kind}: {function.__qualname__} fails: {error!r}; mend its package") from error
+
+    return named
 
 
 def endings() -> tuple[str, ...]:
     """What a URL may end in that is a path of an API and no part of its base; the longest first, as some end others."""
-    return tuple(sorted({ending for kind in kinds() for ending in dialect(kind).endings}, key=len, reverse=True))
+    return tuple(sorted({ending for each in usable().values() for ending in each.endings}, key=len, reverse=True))

@@ -36,6 +36,7 @@ _decode = msgspec.json.Decoder().decode
 class Template(Dialect):
     """Requests filled in, and answers looked at, as the scenario says."""
 
+    path = ""
     counts = False
     exact_url = True
 
@@ -52,8 +53,6 @@ class Template(Dialect):
         if not self._by_request:
             only = self._head(_NOTHING)
             self.path, self.headers = only.path, only.headers
-        else:
-            self.path = ""
         if any(name.lower() == "content-type" for name, _ in request.headers):
             self.content_type = None
         self.streams = response.stream != "none"
