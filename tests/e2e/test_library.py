@@ -14,7 +14,7 @@ from tests.conftest import Command
 from tests.e2e.test_run import the_result
 
 pytestmark = pytest.mark.e2e
-UNSPOKEN = ["embeddings"]  # by the bundled server
+UNSPOKEN = {"embeddings": "embeddings", "classifier": "kserve"}  # by the bundled server: the preset, its endpoint
 NAMES = [preset.name for preset in presets() if preset.name not in UNSPOKEN]
 
 
@@ -73,7 +73,7 @@ def test_the_bundled_server_passes_over_tools_and_says_so(loadtest: Command) -> 
 def test_what_the_bundled_server_does_not_speak_is_planned_and_refused_by_run(loadtest: Command, name: str) -> None:
     refused = loadtest("run", "-s", name)
     assert refused.returncode == 2
-    assert f"endpoint {name}: the bundled server speaks chat and completions" in refused.stderr
+    assert f"endpoint {UNSPOKEN[name]}: the bundled server speaks chat and completions" in refused.stderr
     assert refused.stderr.count("\n") == 1
     planned = loadtest("plan", "-s", name)
     assert planned.returncode == 0, planned.stderr

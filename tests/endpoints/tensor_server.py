@@ -120,6 +120,7 @@ def application(*, binary: bool) -> web.Application:
         return web.json_response({"name": "sums", "version": "1", "extensions": ["binary_tensor_data"] * binary})
 
     @routes.get("/v2/models/{model}")
+    @routes.get("/v2/models/{model}/versions/{version}")
     async def model(http: web.Request) -> web.Response:
         name = http.match_info["model"]
         if name not in MODELS:

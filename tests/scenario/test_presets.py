@@ -23,7 +23,7 @@ SMALL = [
 ]  # fmt: skip
 """Those that the bundled demo model can play as they are; the others are made for large models."""
 TASKS = [
-    "agent", "code-completion", "embeddings", "mixed-traffic", "mlperf-llama2-70b-interactive",
+    "agent", "classifier", "code-completion", "embeddings", "mixed-traffic", "mlperf-llama2-70b-interactive",
     "mlperf-llama2-70b-server", "mlperf-llama3.1-8b-interactive", "rag-8k", "reasoning", "summarise-batch",
 ]  # fmt: skip
 NAMES = sorted([*SMALL, *TASKS])
