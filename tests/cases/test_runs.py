@@ -75,6 +75,14 @@ NATIVE = {
     "api-triton-generate-stream": ("triton", "/v2/models/m/generate_stream", "m"),
 }
 
+# Each by the outcome of its requests, on both transports.
+OTHERS = {
+    ("api-ollama-ndjson", "ollama"): "ok",
+    ("api-anthropic-cut", "anthropic"): "stream_error",
+    ("api-triton-generate-stream", "triton"): "ok",
+}
+TRANSPORTS = ("fast", "aiohttp")
+
 ORDERS = {
     "150 at once": Order(_case("conn-150-at-once"), ("-c", "150", "-n", "150")),
     "close header": Order(_case("conn-close-header"), ("-c", "5", "-n", "50")),
@@ -104,6 +112,13 @@ ORDERS = {
             _case(case) + path * (kind == "triton"), ("-c", "1", "-n", "2", "--endpoint", kind, "--api-key", "k")
         )
         for case, (kind, path, _) in NATIVE.items()
+    },
+    **{
+        f"{case}, {transport}": Order(
+            _case(case), (*TWO, "--endpoint", kind, "--model", "m", "--no-rehearsal", "--transport", transport)
+        )
+        for case, kind in OTHERS
+        for transport in TRANSPORTS
     },
 }
 
@@ -282,3 +297,16 @@ def test_a_server_of_another_api_is_measured_as_any(case: str, ran: dict[str, Ra
     counted = stats(found.server, case)
     assert counted["paths"][f"/case/{case}{path}"] >= 2
     assert counted["authorization_seen"] is (kind != "anthropic")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("case", "kind"), OTHERS)
+def test_a_case_ends_alike_on_both_transports(case: str, kind: str, transport: str, ran: dict[str, Ran]) -> None:
+    found, expected = ran[f"{case}, {transport}"], expectation(case)
+    outcome = OTHERS[case, kind]
+    assert found.counts()[outcome] == 2
+    assert found.code == (0 if outcome == "ok" else 1)
+    for record in found.records:
+        assert record["events"] == expected["content_events"]
+        assert record.get("output_tokens") == expected["completion_tokens"]
+        assert (record.get("error") or {}).get("kind") == expected["error_kind"]
