@@ -50,13 +50,13 @@ def _steps(parsed: Any) -> tuple[str | int, ...] | None:
 
 
 def _walk(steps: tuple[str | int, ...], value: Any) -> list[Any]:
-    for step in steps:
-        if step.__class__ is str:
-            if value.__class__ is not dict or step not in value:
+    try:
+        for step in steps:
+            if value.__class__ is not (dict if step.__class__ is str else list):
                 return []
-        elif value.__class__ is not list or not -len(value) <= step < len(value):  # type: ignore[operator]
-            return []
-        value = value[step]
+            value = value[step]
+    except LookupError:
+        return []
     return [value]
 
 

@@ -158,17 +158,20 @@ class Template(Dialect):
 
     def _take(self, answer: Answer, data: bytes, value: Any) -> bool:
         """Take in what there is in an answer or in one event of it; tells whether that is text."""
-        if (error := self._error(value)) is not None:
+        find = self._find
+        if "error" in find and (error := self._error(value)) is not None:
             answer.error = answer.error or error
             return False
-        text = clean(data.decode("utf-8", "replace")) if self._raw else self._text(value)
-        before = answer.usage or Usage()
-        given, written = self._count("input_tokens", value), self._count("output_tokens", value)
-        if given is not None or written is not None:
-            answer.usage = Usage(
-                before.input_tokens if given is None else given, before.output_tokens if written is None else written
-            )
-        if (finish := _scalar(self._found("finish", value))) is not None:
+        text = clean(data.decode("utf-8", "replace")) if self._raw else self._text(value) if "text" in find else None
+        if "input_tokens" in find or "output_tokens" in find:
+            given, written = self._count("input_tokens", value), self._count("output_tokens", value)
+            if given is not None or written is not None:
+                before = answer.usage or Usage()
+                answer.usage = Usage(
+                    before.input_tokens if given is None else given,
+                    before.output_tokens if written is None else written,
+                )
+        if "finish" in find and (finish := _scalar(self._found("finish", value))) is not None:
             self._missing.discard("finish")
             answer.finish_reason = finish
         if self._missing and len(self._seen) < _LINES:
@@ -184,13 +187,11 @@ class Template(Dialect):
         found = find(value) if (find := self._find.get(key)) is not None else None
         return found[0] if found else None
 
-    def _text(self, value: Any) -> str | None:
-        if (find := self._find.get("text")) is None:
-            return None
-        texts = [text for found in find(value) if (text := _scalar(found)) is not None]
+    def _text(self, value: Any) -> str:
+        texts = [text for found in self._find["text"](value) if (text := _scalar(found)) is not None]
         if texts:
             self._missing.discard("text")
-        return "".join(texts)
+        return texts[0] if len(texts) == 1 else "".join(texts)
 
     def _count(self, key: str, value: Any) -> int | None:
         count = count_of(self._found(key, value))
@@ -347,4 +348,6 @@ def _json(data: bytes) -> Any:
 
 def _scalar(value: Any) -> str | None:
     """Text out of a text, a number or a truth."""
+    if value.__class__ is str:
+        return value if value.isascii() else clean(value)
     return clean(blanks.words(value)) if isinstance(value, str | bool | int | float) else None

@@ -145,11 +145,10 @@ def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _fault(document: Document, at: Keys, text: str) -> Fault:
-    """The fault at a value, or at the innermost one around it that has a place."""
-    there = at
-    while there and there not in document.values:
-        there = there[:-1]
-    place = document.values[there]
+    """The fault at a value; where a flag gave it, at the first that was given within or around it."""
+    around = [at[:depth] for depth in range(len(at), 0, -1)]
+    within = [keys for keys in document.values if keys[: len(at)] == at]
+    place = next(document.values[keys] for keys in (*around[:1], *within, *around[1:]) if keys in document.values)
     return Fault(place, dotted(at) if place.line else "", text)
 
 

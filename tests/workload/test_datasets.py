@@ -167,6 +167,32 @@ def test_columns_are_mapped_to_ours(play: Play) -> None:
     assert play("x.jsonl", [line], columns=columns) == expected
 
 
+def test_columns_that_are_kept_go_with_their_row(play: Play) -> None:
+    found = play("a.jsonl", [{"prompt": "hi", "n": 2, "l": ["x"]}, {"prompt": "b", "l": None}], kept=("n", "l"))
+    assert found == [Row((Turn((user("hi"),)),), None, '{"n":2,"l":["x"]}')]
+    assert play.skipped == (("no 'n'", 1, 2),)  # type: ignore[attr-defined]
+    assert [row.cells for row in play("a.csv", "text,n\na,1\nb,\n", kept=("n",))] == ['{"n":"1"}', '{"n":""}']
+
+
+def test_rows_that_are_columns_alone_need_no_prompt(play: Play) -> None:
+    found = play("a.csv", "id,k\n1,a\n2,b\n", kept=("id",), texts=False)
+    assert found == [Row((Turn(()),), None, f'{{"id":"{number}"}}') for number in (1, 2)]
+    with pytest.raises(ScenarioError, match=r"there is no column 'x'; there are 'id', 'k'"):
+        play("a.csv", None, kept=("x",), texts=False)
+    with pytest.raises(ScenarioError, match=r"there is no column 'x'"):
+        play("a.jsonl", [{"id": 1}], kept=("x",), texts=False)
+    with pytest.raises(ScenarioError, match=r"say columns: \{prompt: …\}"):
+        play("a.csv", None, kept=("id",))
+
+
+def test_parquet_keeps_the_types_of_columns(play: Play, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"id": [1], "v": [[0.5, 1.0]], "other": [b"x"]}), tmp_path / "a.parquet")
+    (row,) = play("a.parquet", None, kept=("id", "v"), texts=False)
+    assert row.cells == '{"id":1,"v":[0.5,1.0]}'
+
+
 def test_parquet_is_read_with_lists_of_messages(play: Play, tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
