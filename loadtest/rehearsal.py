@@ -168,6 +168,6 @@ def waited(attempt: Callable[[], T], within_s: float, say: Callable[[str], None]
         except TargetError as error:
             left_s = until - time.monotonic()
             if left_s <= 0:
-                raise TargetError(f"not ready within {within_s:g} s (--wait-ready): {error}") from None
+                raise TargetError(f"not ready in the time of --wait-ready: {error}") from None
             say(f"waiting for the target, {left_s:.0f} s left: {error}")
             time.sleep(min(_PAUSE_S, left_s))

@@ -354,12 +354,14 @@ def detected(options: Options, progress: Progress) -> Options:
     way, headers = _way(options), _headers(options, place)
     target = GivenURL(place.origin, place.kind, None, headers, place.discover, options.tls, way.proxy, options.bearer)
     progress.note("reaching the target")
+    began, patience_s = time.monotonic(), options.wait_ready_s
     with asked_to_stop() as interrupts, interrupts.at_once():
-        if options.wait_ready_s:
-            found = waited(lambda: detect.by_asking(target.get), options.wait_ready_s, progress.note)
+        if patience_s:
+            found = waited(lambda: detect.by_asking(target.get), patience_s, progress.note)
+            patience_s = max(1.0, patience_s - (time.monotonic() - began))  # what is left of it is for the rest
         else:
             found = detect.by_asking(target.get)
-    return msgspec.structs.replace(options, overrides={**overrides, "endpoint": _found(found)})
+    return msgspec.structs.replace(options, overrides={**overrides, "endpoint": _found(found)}, wait_ready_s=patience_s)
 
 
 def _found(found: detect.Found) -> Override:
