@@ -616,7 +616,8 @@ def _who(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
     if every_s is not None and every_s < 1:
         raise click.UsageError("--auth-refresh: more often than once a second; write for example 5m")
     command = found["auth_command"]
-    ctx.obj.learn([command or ""])  # it may hold a password
+    if command and " " in command:
+        ctx.obj.learn([command])  # its arguments may hold a password
     return {
         "api_key": (found["api_key"] or "").strip() or None,
         "basic": found["basic"],
