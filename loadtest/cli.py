@@ -407,9 +407,9 @@ def report(
         if len(folders) > 1 and (json_to or junit or markdown or csv or parquet or otlp or mlflow or compat):
             raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
         if html is not None or png or svg or len(folders) > 1:
-            _draw(folders, Path(html) if html else None, png, svg, page=html is not None or not (png or svg))
-        if len(folders) > 1:
-            return
+            page = html is not None or not (png or svg)
+            if _draw(folders, Path(html) if html else None, png, svg, page=page) > 1:
+                return
         from loadtest.pipeline import Pipeline
 
         folder = folders[0]
@@ -722,8 +722,8 @@ def _watched(
         yield progress
 
 
-def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path | None, *, page: bool) -> None:
-    """Write what was asked for of one run or of several over each other, and say where on stderr."""
+def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path | None, *, page: bool) -> int:
+    """Write what was asked for of one run or of several over each other, and say where on stderr; how many it was."""
     from loadtest.page import pictures, read, write
 
     runs = read(folders)
@@ -735,6 +735,7 @@ def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path 
     if svg is not None:
         for path in pictures(runs, svg, "svg"):
             click.echo(f"chart: {path}", err=True)
+    return len(runs)
 
 
 def _keep_page(result: "Result", folder: Path) -> None:

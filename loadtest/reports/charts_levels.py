@@ -2,19 +2,23 @@
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import altair as alt
 
-from loadtest.reports.charts import OUTCOMES, ROWS, Absent, Chart, chart, color, number, scale
+from loadtest.reports.charts import GRAY, OUTCOMES, ROWS, Absent, Chart, chart, color, number, scale
 from loadtest.reports.charts_requests import Drawn
-from loadtest.reports.figures import figure, percentile_value
+from loadtest.reports.figures import UNBOUNDED, figure, percentile_value
 from loadtest.result import Capacity, LevelResult
 from loadtest.slo import Slo, parse
 from loadtest.stats import PERCENTILES
 
 # More points than this cannot have their name beside them.
 _MOST_NAMED = 24
+# Of a heat map, from the least to the most; on those from this share of the way on, figures are white.
+SHADES = ("#d6e8f7", "#0b4f8a")
+WHITE_FROM = 0.72
 Fields = dict[str, Any]
 _WORDS = {"ttft": "TTFT", "e2e": "E2E"}
 
@@ -140,31 +144,33 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
 def matrix(levels: Sequence[Drawn], time: Lead) -> list[Chart | Absent]:
     """Batching by load as heat maps, one of throughput and one of latency."""
     title = "Batching by load"
-    cells = {
-        (str(level.figures.batching), str(level.figures.load)): level for level in levels if level.figures.batching
-    }
-    if len({batching for batching, _ in cells}) < 2:
-        return [Absent(title, "there is one batching setting")] if cells else []
-    own = list(cells.values())
+    own = [level for level in levels if level.figures.batching]
+    if len({level.figures.batching for level in own}) < 2:
+        return [Absent(title, "there is one batching setting")] if own else []
     what, done = output(own)
+    late = [time.of(level.figures) for level in own]
     return [
         _heat("matrix-throughput", f"{title}: {what}", own, done, what, "more is better"),
-        _heat("matrix-latency", f"{title}: {time.title}", own, [time.of(level.figures) for level in own], time.title,
-              "less is better"),
-    ]  # fmt: skip
+        _heat("matrix-latency", f"{title}: {time.title}", own, late, time.title, "less is better"),
+    ]
 
 
 def _heat(
     name: str, title: str, levels: Sequence[Drawn], values: Sequence[float | None], what: str, sense: str
 ) -> Chart | Absent:
+    cells: dict[tuple[str, str], list[float]] = {}
+    for level, value in zip(levels, values, strict=True):
+        cell = cells.setdefault((str(level.figures.batching), str(level.figures.load)), [])
+        cell += [] if value is None else [value]
     rows = [
         {
-            "batching": str(level.figures.batching),
-            "load": str(level.figures.load),
+            "batching": batching,
+            "load": load,
             "value": number(value),
-            "shown": "∞" if value == math.inf else figure(value),
+            "shown": UNBOUNDED if value == math.inf else figure(value),
         }
-        for level, value in zip(levels, values, strict=True)
+        for (batching, load), of in cells.items()
+        for value in [median(of) if of else None]
     ]
     known = [row["value"] for row in rows if isinstance(row["value"], float)]
     if not known:
@@ -177,24 +183,24 @@ def _heat(
         y=alt.Y("batching:N", sort=list(dict.fromkeys(row["batching"] for row in rows)), title=None),
         tooltip=_tips(("batching", "batching"), ("load", "load"), ("shown", what)),
     )  # fmt: skip
-    shades = alt.Scale(type="log" if log else "linear", domain=[low, high], range=["#d6e8f7", "#0b4f8a"])
-    middle = math.sqrt(low * high) if log else (low + high) / 2
+    shades = alt.Scale(type="log" if log else "linear", domain=[low, high], range=list(SHADES), interpolate="rgb")
+    white_from = low * (high / low) ** WHITE_FROM if log else low + (high - low) * WHITE_FROM
     layers = alt.layer(
         base.mark_rect(stroke="transparent", strokeWidth=2).encode(
             color=alt.condition(
                 "isValid(datum.value)",
                 alt.Color("value:Q", scale=shades, title=what, legend=None),
-                alt.value("#8a7f7844"),
+                alt.value(GRAY),
             )
         ),
         base.mark_text(fontSize=13, fontWeight="bold").encode(
             text="shown:N",
-            color=alt.condition(
-                f"!isValid(datum.value) || datum.value > {middle!r}", alt.value("#ffffff"), alt.value("#10243a")
-            ),
+            color=alt.condition(f"datum.value > {white_from!r}", alt.value("#ffffff"), alt.value("#000000")),
         ),
     )
     about = f"A cell for each batching and load; {sense}, and darker is the higher figure."
+    if len(levels) > len(cells):
+        about += " Of several playings it is the median."
     columns = [("batching", "batching"), ("load", "load"), ("value", what)]
     height = 46 * len({row["batching"] for row in rows})
     return chart(name, title, about, layers, rows, columns, height=height)

@@ -28,21 +28,17 @@ NO_SLO = "No SLO was asked"
 
 def charts(result: Result, requests: Mapping[int, Journal]) -> list[Chart | Absent]:
     """Every chart of a result, in the order of the page; ``requests`` are those of its levels by their places."""
-    levels = drawn(result, requests)
+    return _charts(result, drawn(result, requests))
+
+
+def _charts(result: Result, levels: Sequence[Drawn]) -> list[Chart | Absent]:
     if not levels:
         return []
-    return [*_of_levels(result, levels), *_of_requests(levels)]
-
-
-def _of_levels(result: Result, levels: Sequence[Drawn]) -> list[Chart | Absent]:
-    time = charts_levels.lead(levels)
-    searched = [charts_levels.trials(result.searches)] if result.searches else []
-    return [*searched, charts_levels.tradeoff(levels, time), *charts_levels.matrix(levels, time)]
-
-
-def _of_requests(levels: Sequence[Drawn]) -> list[Chart | Absent]:
     time, chosen = charts_levels.lead(levels), some(levels)
     return [
+        *([charts_levels.trials(result.searches)] if result.searches else []),
+        charts_levels.tradeoff(levels, time),
+        *charts_levels.matrix(levels, time),
         charts_spread.percentiles(chosen, time),
         charts_spread.prompts(chosen, time),
         *charts_time.timeline(chosen, time),
@@ -52,7 +48,8 @@ def _of_requests(levels: Sequence[Drawn]) -> list[Chart | Absent]:
 
 def page(result: Result, requests: Mapping[int, Journal], script: str, folder: str | None = None) -> str:
     """The whole page. ``script`` is Vega's, with Vega-Lite and Vega-Embed; ``folder`` is where the result lies."""
-    found = charts(result, requests)
+    own = drawn(result, requests)
+    found = _charts(result, own)
     levels, levels_table = result.levels, level_columns(result.levels) if result.levels else []
     beside = tables(result)
     searches = result.searches
@@ -83,7 +80,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         adaptations=[*map(plain, result.adaptations)],
         charts=[chart for chart in found if isinstance(chart, Chart)],
         absent=[chart for chart in found if isinstance(chart, Absent)],
-        thinned=_thinned(levels, requests),
+        thinned=_thinned(own),
         specs=as_json([embedded(chart) for chart in found if isinstance(chart, Chart)]),
         result=as_json(result),
         csv=as_json(csv.text(result)),
@@ -148,8 +145,8 @@ def _unfinished(result: Result) -> str:
     return f"The run {what}: this is what it had measured until then."
 
 
-def _thinned(levels: Sequence[LevelResult], requests: Mapping[int, Journal]) -> str:
-    count = sum(bool(level.counts.scheduled) and place in requests for place, level in enumerate(levels))
+def _thinned(levels: Sequence[Drawn]) -> str:
+    count = sum(level.window is not None for level in levels)
     if count <= MOST_LEVELS:
         return ""
     return f"{MOST_LEVELS} of {count} levels are drawn, evenly chosen; the table has all of them."

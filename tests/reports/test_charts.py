@@ -12,6 +12,7 @@ from loadtest.columns import Columns
 from loadtest.errors import ResultError
 from loadtest.records import Record
 from loadtest.reports.charts import COLORS, GROUNDS, OUTCOMES, Absent, Chart
+from loadtest.reports.charts_levels import SHADES, WHITE_FROM
 from loadtest.reports.charts_requests import MOST_LEVELS, drawn, journal, some
 from loadtest.reports.charts_spread import MOST_POINTS
 from loadtest.reports.charts_time import SLOWEST
@@ -38,6 +39,15 @@ def luminance(color: str) -> float:
 def test_every_colour_is_seen_on_white_and_on_black(color: str, ground: str) -> None:
     high, low = sorted((luminance(color), luminance(ground)), reverse=True)
     assert (high + 0.05) / (low + 0.05) >= 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6, WHITE_FROM, WHITE_FROM + 0.001, 0.9, 1.0])
+def test_every_figure_of_a_heat_map_is_read_on_its_shade(share: float) -> None:
+    parts = [(int(least[at : at + 2], 16), int(most[at : at + 2], 16)) for least, most in [SHADES] for at in (1, 3, 5)]
+    shade = "#" + "".join(f"{round(least + (most - least) * share):02x}" for least, most in parts)
+    ink = "#ffffff" if share > WHITE_FROM else "#000000"
+    high, low = sorted((luminance(shade), luminance(ink)), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_a_colour_is_of_one_level() -> None:
@@ -140,6 +150,10 @@ def test_a_matrix_has_a_cell_for_each_batching_and_load(matrix: Result) -> None:
         (str(level.batching), str(level.load)) for level in matrix.levels
     }
     assert len(found["matrix-latency"].rows) == 12
+    twice = msgspec.structs.replace(matrix, levels=[*matrix.levels, *matrix.levels])
+    again = by_name(charts(twice, {}))["matrix-throughput"]
+    assert again.rows == rows
+    assert again.about.endswith("Of several playings it is the median.")
 
 
 def test_the_limit_is_where_the_slo_has_it() -> None:

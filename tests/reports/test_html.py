@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from loadtest import cli
 from loadtest import page as files
@@ -260,6 +261,15 @@ def test_a_page_and_its_charts_are_files(tmp_path: Path) -> None:
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
     for picture in files.pictures(runs, tmp_path / "svg", "svg"):
         assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_folder_with_runs_in_it_stands_for_them(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+        write(a_run().result, tmp_path / name)
+    done = CliRunner().invoke(cli.main, ["report", str(tmp_path), "--html", str(tmp_path / "both.html")])
+    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    assert "2 runs" in Parsed((tmp_path / "both.html").read_text("utf-8")).text
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
