@@ -18,6 +18,8 @@ from loadtest.portrait import Check, Portrait, Raw, Step
 from loadtest.progress import Progress
 from loadtest.redact import MARK
 from loadtest.rehearsal import HEALTH, OUTPUT, Tried, tried, waited
+from loadtest.scenario.pattern import HTTP
+from loadtest.scenario.text import template
 from loadtest.target import GivenURL, model_cards
 from loadtest.wire.control import Reply
 from loadtest.wire.origin import parse
@@ -45,8 +47,11 @@ def probe(options: sitting.Options, progress: Progress, *, raw: bool = False) ->
     def reached() -> sitting.Reached:
         return sitting.reached(options, resolved)
 
+    def say(words: str) -> None:
+        progress.note(options.redact(words))
+
     with sitting.asked_to_stop() as interrupts, interrupts.at_once():
-        found = waited(reached, options.wait_ready_s, progress.note) if options.wait_ready_s else reached()
+        found = waited(reached, options.wait_ready_s, say) if options.wait_ready_s else reached()
         target, wiring = found.target, found.wiring
         posts = _Posts(wiring, resolved.scenario.workloads[0], progress)
         first = posts.ask("one request as a run sends it")
@@ -341,7 +346,11 @@ def _quoted(text: str, redact: Callable[[str], str]) -> str:
 
 def _section(wiring: Wiring, *, streams: bool) -> str:
     """The part of a scenario that says what was found. JSON is YAML, and quotes whatever needs quotes."""
-    lines = [f"endpoint: {json.dumps(wiring.speech.kind)}", f"model: {json.dumps(wiring.speech.model)}"]
+    speech = wiring.speech
+    if speech.kind == HTTP:
+        model = f"model: {json.dumps(speech.model)}\n" if speech.model else ""
+        return f"endpoint: {HTTP}\n{model}{template(speech.pattern)}"
+    lines = [f"endpoint: {json.dumps(speech.kind)}", f"model: {json.dumps(speech.model)}"]
     return "\n".join([*lines, *([] if streams else ["stream: false"])]) + "\n"
 
 

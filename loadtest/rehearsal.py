@@ -3,6 +3,7 @@
 What METRICS.md allows to be left out of requests is left out; what every request would be refused for ends the run.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -33,6 +34,7 @@ _PAUSE_S = 1.0
 _OF_THIS_ONE = frozenset({400, 413, 422})  # a refusal that another prompt may not meet
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Rehearsed(NamedTuple):
@@ -161,7 +163,7 @@ def waited(attempt: Callable[[], T], within_s: float, say: Callable[[str], None]
     Raises:
         TargetError: it did so for ``within_s`` seconds; with the last words.
     """
-    until = time.monotonic() + within_s
+    until, words = time.monotonic() + within_s, ""
     while True:
         try:
             return attempt()
@@ -169,5 +171,8 @@ def waited(attempt: Callable[[], T], within_s: float, say: Callable[[str], None]
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise TargetError(f"not ready in the time of --wait-ready: {error}") from None
+            if words != str(error):
+                words = str(error)
+                log.info("waiting for the target: %s", words)
             say(f"waiting for the target, {left_s:.0f} s left: {error}")
             time.sleep(min(_PAUSE_S, left_s))

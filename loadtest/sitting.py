@@ -298,7 +298,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                         return facts, _rehearsed(options, target, wiring, levels)
 
                     patience_s = None if bundled else options.wait_ready_s
-                    facts, rehearsed = waited(ready, patience_s, progress.note) if patience_s else ready()
+                    facts, rehearsed = waited(ready, patience_s, _saying(options, progress)) if patience_s else ready()
                     speech = rehearsed.speech
                     facts = _sized(target, facts, asked, speech, levels)
             except LoadtestError as error:  # with words of the target, which may repeat our key
@@ -357,11 +357,16 @@ def detected(options: Options, progress: Progress) -> Options:
     began, patience_s = time.monotonic(), options.wait_ready_s
     with asked_to_stop() as interrupts, interrupts.at_once():
         if patience_s:
-            found = waited(lambda: detect.by_asking(target.get), patience_s, progress.note)
+            found = waited(lambda: detect.by_asking(target.get), patience_s, _saying(options, progress))
             patience_s = max(1.0, patience_s - (time.monotonic() - began))  # what is left of it is for the rest
         else:
             found = detect.by_asking(target.get)
     return msgspec.structs.replace(options, overrides={**overrides, "endpoint": _found(found)}, wait_ready_s=patience_s)
+
+
+def _saying(options: Options, progress: Progress) -> Callable[[str], None]:
+    """Shows words of the target, which may repeat our key."""
+    return lambda text: progress.note(options.redact(text))
 
 
 def _found(found: detect.Found) -> Override:
