@@ -71,7 +71,7 @@ class _Counter:
         Raises:
             _Uncounted: the endpoint refused, or did not say.
         """
-        body = msgspec.json.decode(self._dialect.body(Ask((Message("user", text),), 1)))
+        body = msgspec.json.decode(self._dialect.body(Ask((Message("user", text),), self._dialect.fewest)))
         try:
             reply = self._target.ask(self._dialect.path, body)
         except TargetError as error:

@@ -61,7 +61,8 @@ class Dialect(abc.ABC):
     ``batches``: a request may ask for several samples.
     ``reads``: what it takes is text; without, no length of it is asked for unless the user does, and nothing counted.
     ``key_header`` takes the API key as it is; of None it is sent as a bearer token.
-    ``counts``: a few small requests may be sent to see how many tokens it makes of them. ``exact_url``: the URL of a
+    ``counts``: a few small requests may be sent to see how many tokens it makes of them, each for an answer of
+    ``fewest`` tokens, as some take no limit below. ``exact_url``: the URL of a
     run is that of its requests, and no base that paths of an API come behind. ``bodiless``: an answer may be empty.
     """
 
@@ -77,6 +78,7 @@ class Dialect(abc.ABC):
     reads: ClassVar[bool] = True
     key_header: ClassVar[str | None] = None
     counts: ClassVar[bool] = True
+    fewest: ClassVar[int] = 1
     exact_url: ClassVar[bool] = False
     headers: tuple[tuple[str, str], ...] = ()
     endings: ClassVar[tuple[str, ...]] = ()

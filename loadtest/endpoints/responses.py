@@ -42,6 +42,7 @@ class Responses(Dialect):
     path = "/v1/responses"
     endings = (path,)
     converses = True
+    fewest = 16
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -127,6 +127,27 @@ def test_responses_have_the_figures_of_a_chat(loadtest: Command, tmp_path: Path,
     assert 70 <= latency["ttft_ms"]["ok"]["min"] < latency["ttfat_ms"]["ok"]["min"] < latency["e2e_ms"]["ok"]["min"]
 
 
+def test_no_request_before_the_clock_asks_for_less_than_is_taken(
+    loadtest: Command, tmp_path: Path, server: Server
+) -> None:
+    def answered(asked: Asked) -> tuple[int, Any]:
+        if asked.body is None:
+            return 200, {"data": [{"id": "m"}]}
+        if asked.body["max_output_tokens"] < 16:
+            return 400, {"error": {"message": "Invalid 'max_output_tokens': expected a value >= 16"}}
+        words = len(asked.body["input"][0]["content"].split())
+        output = [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]
+        usage = {"input_tokens": 3 + words, "output_tokens": 1}
+        return 200, {"status": "completed", "output": output, "usage": usage}
+
+    server.answers.append(answered)
+    done = loadtest("run", f"{server.url}/v1/responses", "--no-stream", *FEW, "--output-tokens", "20", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    result, level = played(tmp_path / "out")
+    assert level["counts"]["ok"] == 4
+    assert "400" not in result["conditions"]["prompts_sized"]
+
+
 def embedded(asked: Asked) -> tuple[int, Any]:
     """A vector for each text but one where four or more are asked for."""
     if asked.body is None:
