@@ -103,7 +103,7 @@ def test_a_refusal_is_told_in_the_servers_own_words_and_ends_the_run_early(
 
 def test_a_secret_is_in_no_file_and_no_output(loadtest: Command, refusing: str, tmp_path: Path) -> None:
     done = loadtest(
-        "run", f"{refusing}/?key={SECRET}", "-n", "3", "-H", f"Authorization: Bearer {SECRET}", "--api-key", SECRET,
+        "run", f"{refusing}/?key={SECRET}", "-n", "3", "-H", f"X-Token: {SECRET}", "--api-key", SECRET,
         "-vv", "-o", "out", "--no-rehearsal",
     )  # fmt: skip
     assert done.returncode == 1
