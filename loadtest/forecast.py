@@ -59,7 +59,7 @@ class WorkloadForecast(msgspec.Struct, frozen=True):
 
     What was asked is ``data`` where the lengths are those of the file, and None where there are none to ask for.
     ``input_tokens`` are the prompt's own. ``sent_tokens`` are there where they are more than these: shared prefixes
-    (on average) and the conversation so far, with answers as long as asked.
+    (on average), the conversation so far, with answers as long as asked, and all samples of a request.
     """
 
     name: str
@@ -274,7 +274,10 @@ def _look(
             turn = reader.row(request.row).turns[(request.turn or 1) - 1]
             own = datasets.input_tokens(turn, count) if own is None else own
             answer = (datasets.output_tokens(turn, count) or unsaid) if answer is None else answer
-        sent = None if own is None else before + own
+        lengths = [own] * request.samples
+        if reader is not None and request.others:
+            lengths[1:] = [datasets.input_tokens(reader.row(other).turns[0], count) for other in request.others]
+        sent = None if own is None else math.fsum(before + (each or 0) for each in lengths)
         seen.append((request.workload, _Seen(own, sent, answer)))
         before = (sent or 0.0) + (answer or 0)
     for reader in readers:

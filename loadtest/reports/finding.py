@@ -136,7 +136,7 @@ def _loads(levels: Sequence[LevelResult]) -> str:
     asked = sweep[0].workload
     of = f"model {sweep[0].model}, " if len({level.model for level in levels}) > 1 else ""
     if len({level.batch_size for level in levels}) > 1:
-        of += f"{sweep[0].batch_size:,} samples a request"
+        of += f"{sweep[0].batch_size:,} sample{'s' * (sweep[0].batch_size > 1)} a request"
     else:
         of += f"{asked.input_tokens.requested} input and {asked.output_tokens.requested} output tokens"
     return f"With {of}, {said[0].lower()}{said[1:]}"

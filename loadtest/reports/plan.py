@@ -154,7 +154,7 @@ def _lengths(workloads: Sequence[WorkloadForecast]) -> list[Column]:
         own = "input" if workload.sent_tokens is None else "input, new"
         rows.append((workload.name, own, workload.input_asked or "", workload.input_tokens))
         if workload.sent_tokens is not None:
-            rows.append((workload.name, "input, sent", "with prefix and history", workload.sent_tokens))
+            rows.append((workload.name, "input, sent", "with prefix, history and batch", workload.sent_tokens))
         if workload.output_asked is not None:
             rows.append((workload.name, "output", workload.output_asked, workload.output_tokens))
     several = len({workload.name for workload in workloads}) > 1
