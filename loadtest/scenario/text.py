@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from loadtest.duration import duration_text, durations_text
+from loadtest.endpoints.pattern import Pattern
 from loadtest.scenario.document import scalar
 from loadtest.scenario.model import Block, Scenario
 from loadtest.scenario.pattern import HTTP, Json, written
@@ -56,12 +57,12 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
         "seed": scenario.seed,
         "locked": scenario.locked,
     }
-    template = scenario.endpoint == HTTP
-    if template:
+    templated = scenario.endpoint == HTTP
+    if templated:
         del head["stream"]  # the response says it
     for key, value in (head | (_model(alone) if alone else {})).items():
         row(key, value)
-    for name, values in zip(("request", "response"), written(scenario.pattern), strict=True) if template else ():
+    for name, values in zip(("request", "response"), written(scenario.pattern), strict=True) if templated else ():
         if values:
             section(name, values)
     if mixed:
@@ -121,6 +122,12 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
     width = min(60, max(len(text) for text, _ in rows))
     heading = HEADER + (f"# Scaled by {scale}: other values than stand there.\n" if scale else "")
     return heading + "".join((f"{text:<{width}}  # {source}" if source else text) + "\n" for text, source in rows)
+
+
+def template(pattern: Pattern) -> str:
+    """The sections ``request`` and ``response``, a line each."""
+    found = zip(("request", "response"), written(pattern), strict=True)
+    return "".join(f"{name}: {_written(values)}\n" for name, values in found if values)
 
 
 def _load(block: Block) -> dict[str, Value]:
