@@ -54,7 +54,7 @@ def _walk(steps: tuple[str | int, ...], value: Any) -> list[Any]:
         for step in steps:
             if value.__class__ is not (dict if step.__class__ is str else list):
                 return []
-            value = value[step]
+            value = value[step]  # type: ignore[index]  # the class says that it fits
     except LookupError:
         return []
     return [value]

@@ -23,7 +23,7 @@ _DOES_NOTHING = {
     "prefix": ("prompt",),
 }
 """What is said of a workload, and the blanks of which one has to be in the request for it to matter."""
-_NOT_HERE = ("body", "conversation", "images", "inputs", "binary", "batch_size")
+_NOT_HERE = ("body", "conversation", "images", "inputs", "binary")
 
 
 def pattern_faults(document: Document) -> Iterator[Fault]:

@@ -147,6 +147,20 @@ def test_a_path_that_finds_nothing_ends_the_run_and_shows_what_came(
     assert len(seen(service)) < 20  # of 600
 
 
+def test_a_probe_tries_a_template_and_writes_it_down(loadtest: Command, service: str, tmp_path: Path) -> None:
+    body = '{"text": "{{ prompt }}", "k": "{{ env.CLASSIFIER_KEY }}"}'
+    flags = ("--endpoint", "http", "--body", body)
+    done = loadtest("probe", f"{service}/classify", *flags, "--json", "-", CLASSIFIER_KEY="sesame-open")
+    assert done.returncode == 0, done.stderr
+    assert "sesame-open" not in done.stdout
+    (tmp_path / "mine.yaml").write_text(json.loads(done.stdout)["section"])
+    done = loadtest("run", f"{service}/classify", "-s", "mine.yaml", "-n", "3", CLASSIFIER_KEY="sesame-open")
+    assert done.returncode == 0, done.stderr
+    bodies = [one["body"] for one in seen(service) if one["method"] == "POST"]
+    assert len(set(bodies)) == len(bodies) == 5
+    assert {json.loads(body)["k"] for body in bodies} == {"sesame-open"}
+
+
 def test_both_transports_send_the_same(loadtest: Command, service: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(EXAMPLES[2])
     for transport in ("fast", "aiohttp"):
