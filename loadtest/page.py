@@ -119,7 +119,8 @@ def _script() -> str:
         return kept.read_text("utf-8")
     import vl_convert  # noqa: PLC0415 - it loads a JavaScript engine
 
-    made = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # Within a page nothing in a script may look like its end.
+    made = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with contextlib.suppress(OSError):  # where nothing can be kept it is made each time
         folder.mkdir(parents=True, exist_ok=True)
         whole.write(kept, made.encode())

@@ -56,7 +56,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
     loads = sorted({trial.load for one in searches for trial in one.trials})
     return render(
         "page.html.j2",
-        title=result.conditions.scenario.name,
+        title=plain(result.conditions.scenario.name),
         tone=(result.verdict.outcome or "none").lower(),
         outcome=result.verdict.outcome or NO_SLO,
         headline=verdict.headline(result).partition(" · ")[2] if result.verdict.outcome else "",
@@ -99,7 +99,7 @@ def render(template: str, **values: object) -> str:
     made = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return made.get_template(template).render(not_measured=NOT_MEASURED, **values)
+    return made.get_template(template).render(**values)
 
 
 def as_json(value: object) -> str:
