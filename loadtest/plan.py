@@ -169,7 +169,10 @@ def probe(level: Level, seed: int) -> tuple[Level, int]:
     beside = msgspec.structs.replace(
         level,
         load=Load("poisson", rate_per_s=asked.rate_per_s),
-        workloads=(Workload(asked.input_tokens, asked.output_tokens, name="probe"),),
+        workloads=(
+            Workload(asked.input_tokens, asked.output_tokens, name="probe", tensors=level.workloads[0].tensors),
+        ),
+        batch_size=1,
         duration_s=math.inf,
         requests=None,
         probe=None,

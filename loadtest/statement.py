@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from loadtest.level import NONE
 from loadtest.result import Capacity, Conditions, LevelResult, RawPeak, TokenLengths, Usable
 
 Axis = Literal["rate", "concurrency"]
@@ -73,8 +74,9 @@ def _conditions(found: Capacity, levels: Sequence[LevelResult], told: Conditions
         peaks = [each.peak for each in seen if each.peak is not None]
         windows = [level.window.measured_s for level in own if level.window.measured_s is not None]
         parts += [
-            f"input {_lengths(first.workload.input_tokens)}",
-            f"output {_lengths(first.workload.output_tokens)}",
+            _lengths("input", first.workload.input_tokens),
+            _lengths("output", first.workload.output_tokens),
+            f"{first.batch_size} samples a request" if first.batch_size > 1 else "",
             "closed loop" if first.load.kind == "closed" else f"{first.load.kind} arrivals",
             f"concurrency {sum(means) / len(means):.3g} in the mean, {max(peaks)} at most" if means and peaks else "",
             f"batching {first.batching}" if first.batching else "the server's own batching",
@@ -84,7 +86,9 @@ def _conditions(found: Capacity, levels: Sequence[LevelResult], told: Conditions
     return [part for part in (*parts, f"seed {seed}") if part]
 
 
-def _lengths(lengths: TokenLengths) -> str:
+def _lengths(name: str, lengths: TokenLengths) -> str:
+    if lengths.requested == NONE:
+        return ""
     seen = lengths.observed
     observed = "" if seen.mean is None else f" (observed mean {seen.mean:.4g}, p99 {seen.p99:.4g})"
-    return f"{lengths.requested} tokens{observed}"
+    return f"{name} {lengths.requested} tokens{observed}"

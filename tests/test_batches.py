@@ -16,8 +16,21 @@ from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.records import Record, RequestError
 from loadtest.reports.console import table
 from loadtest.reports.finding import finding
-from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool
+from loadtest.result import (
+    Capacity,
+    Conditions,
+    Endpoint,
+    Hardware,
+    LevelResult,
+    Result,
+    ScenarioRef,
+    Searched,
+    Tool,
+    Trial,
+    Usable,
+)
 from loadtest.scenario.model import Override, Resolved
+from loadtest.statement import statement
 from loadtest.summary import summarise
 from loadtest.window import Window, arrived
 from loadtest.workload.compose import Composer
@@ -268,3 +281,28 @@ def test_a_sweep_of_loads_is_of_one_batch_size(tmp_path: Path) -> None:
     text = "endpoint: kserve\nload: {concurrency: [1, 2], duration: 3s, warmup: 0.5s}\nworkload: {batch_size: [1, 8]}"
     found = [played(level, 5.0 * level.batch_size) for level in levels(of_text(tmp_path, text))]
     assert finding(whole(found)).startswith(("With 1 sample a request, ", "With 8 samples a request, "))
+
+
+def test_a_capacity_says_of_what_batch_it_is_and_of_no_tokens(tmp_path: Path) -> None:
+    (eight,) = batches(tmp_path, 8)
+    figures = played(eight, 20.0)
+    found = Capacity(
+        axis="concurrency", setting="", tier="", slo=["samples_per_s > 100"], statement="", ended="", cliff=False,
+        searched=Searched(start=1, least=1, most=None, trials=3), bracket=(1.0, None), raw_peak=None,
+        trials=[Trial(load=1.0, outcome="PASS", resolved=True, nearness=0.5, levels=[0])],
+        usable=Usable(reserve=0.0, replicas=1, lost=0, value=1.0),
+    )  # fmt: skip
+    said = statement(found, [figures], whole([figures]).conditions, 1)
+    assert "kserve endpoint, 8 samples a request, closed loop" in said
+    assert "tokens" not in said
+
+
+def test_probes_beside_a_batch_are_of_one_sample_and_of_the_same_tensors(tmp_path: Path) -> None:
+    text = (
+        "endpoint: kserve\nworkload: {batch_size: 8, inputs: [{name: x, values: 1}]}\n"
+        "probe_stream: {rate: 1, input_tokens: 4}"
+    )
+    (level,) = levels(of_text(tmp_path, text))
+    beside, _ = plan.probe(level, 1)
+    assert beside.batch_size == 1
+    assert beside.workloads[0].tensors == level.workloads[0].tensors

@@ -42,7 +42,7 @@ def pays(level: Level, tokens: Tokens) -> bool:
     return tokens.kind == "tokenizer" or any(
         workload.rows is not None
         or workload.images is not None
-        or (workload.input_tokens is not None and workload.input_tokens.mean > _LONG_TOKENS)
+        or (workload.input_tokens is not None and workload.input_tokens.mean * level.batch_size > _LONG_TOKENS)
         or (workload.prefix is not None and workload.prefix.tokens > _LONG_TOKENS)
         for workload in level.workloads
     )
