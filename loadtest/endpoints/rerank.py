@@ -54,7 +54,7 @@ class Rerank(Texts):
             return
         results = reply
         if isinstance(reply, dict):
-            results = next((reply[key] for key in ("results", "data", "rankings") if key in reply), None)
+            results = next((reply[key] for key in ("results", "data") if key in reply), None)
             answer.usage = _usage(reply)
         if not isinstance(results, list) or not results:
             raise ValueError(f"the body holds no scores: {words(body)}")
@@ -69,7 +69,7 @@ class Rerank(Texts):
 def _scored(result: Any) -> bool:
     if not isinstance(result, dict) or count_of(result.get("index")) is None:
         return False
-    score = next((result[key] for key in ("relevance_score", "score", "logit") if key in result), None)
+    score = next((result[key] for key in ("relevance_score", "score") if key in result), None)
     return isinstance(score, int | float) and not math.isnan(score)
 
 

@@ -66,7 +66,6 @@ RESULTS = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score":
         ({"results": RESULTS, "usage": {"total_tokens": 7}}, 7),
         ({"results": RESULTS, "usage": {"prompt_tokens": 6, "total_tokens": 7}, "meta": None}, 6),
         ({"object": "list", "data": RESULTS, "usage": None}, None),
-        ({"rankings": [{"index": 0, "logit": 1.5}, {"index": 1, "logit": -2.0}]}, None),
         ([{"index": 0, "score": 0.1}, {"index": 1, "score": 0}], None),
     ],
 )
