@@ -134,7 +134,7 @@ def following(trials: Sequence[Trial], space: Space, seed: int) -> Next | None:
         return None if enough or _gone(tried, top) else Next(top, look=False)
     elif inside := space.between(base, top) or (space.between(base, top, FINER) if tried.cliff() else []):
         return Next(inside[len(inside) // 2], look=False)
-    elif base != tried.low:
+    if base is not None and base != tried.low:  # it only seemed to pass
         return Next(base, look=False)
     return _confirming(tried, top, space, random.Random(f"{seed} {len(trials)}"))
 

@@ -112,6 +112,12 @@ def test_nothing_above_the_most_is_tried_and_nothing_is_said_of_it() -> None:
     assert found(trials, where) == (10.0, None, False)
 
 
+def test_a_look_at_the_most_load_that_proves_nothing_is_followed_by_trials_that_do() -> None:
+    trials = searched(bears(1000.0, looks_tell=False), space(most=64))
+    assert found(trials, space(most=64)) == (64, None, False)
+    assert [trial.resolved for trial in trials if trial.load == 64] == [False, True, True, True]
+
+
 def test_what_the_client_could_not_play_is_no_bound_and_ends_the_way_up() -> None:
     def play(asked: Next, number: int) -> Trial:
         if asked.load <= 20:
