@@ -31,7 +31,8 @@ class Level(msgspec.Struct, frozen=True):
 
     ``workloads`` are one or more, mixed by weight. ``probe`` plays beside them. ``model`` of None is the run's own.
     ``repeat`` counts from 1: the same level played again in another order, with requests of its own. ``batch_size`` is
-    how many samples each request asks for at once, of an endpoint that makes no text.
+    how many samples each request asks for at once, of an endpoint that makes no text. ``paired``: each request is sent
+    twice in a row, and what was answered is kept.
 
     Either ``duration_s`` or ``requests`` bounds the sending, or both (whichever ends first). ``warmup_s`` is the
     part at the start that is played but not measured. ``grace_s`` is how long unfinished requests may take after
@@ -51,6 +52,7 @@ class Level(msgspec.Struct, frozen=True):
     probe: Probe | None = None
     repeat: int = 1
     batch_size: int = 1
+    paired: bool = False
 
     @property
     def input_tokens(self) -> str:

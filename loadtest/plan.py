@@ -104,13 +104,15 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
 
     Of a closed loop the slots are dealt out like that and the arrivals to the slots, so that a worker with fewer slots
     has fewer requests and all workers end together. An arrival is one request, or a session, whose turns follow each
-    other here. Each request is a function of (seed, level, number) alone, so the level's requests are the same for any
-    number of workers. Ends at the level's number of requests (the last session cut short), with its trace, or never.
+    other here. Of a level that is paired, two requests that follow each other are the same one, with the same number.
+    Each request is a function of (seed, level, number) alone, so the level's requests are the same for any number of
+    workers. Ends at the level's number of requests (the last session cut short), with its trace, or never.
     """
     turn = level.load.concurrency or workers  # after so many arrivals it is the first worker's turn again
     if worker >= turn:
         return  # without a slot there is nothing to play
     trace = level.load.kind == "trace"
+    alike = 2 if level.paired else 1
     with contextlib.ExitStack() as files:
         sessions = [_turns(workload, files, trace=trace) for workload in level.workloads]
         # Where each arrival is one request that plays the row of its own number, others' need not be looked at.
@@ -127,14 +129,14 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
             if apart and not mine:
                 number += 1
                 continue
-            rng = stream(seed, "request", level.index, number)
+            rng = stream(seed, "request", level.index, number // alike)
             chosen = _chosen(level.workloads, rng)
             workload, turns_of = level.workloads[chosen], sessions[chosen]
             rows: list[int] = []
             if workload.rows is not None and trace:
                 rows = [arrival]
             elif workload.rows is not None:
-                first = (arrival if apart else played[chosen]) * level.batch_size
+                first = (arrival if apart else played[chosen]) // alike * level.batch_size
                 rows = [_row(workload, seed, level.index, first + place) for place in range(level.batch_size)]
             row = rows[0] if rows else None
             played[chosen] += 1
@@ -144,7 +146,7 @@ def requests(level: Level, seed: int, worker: int, workers: int) -> Iterator[Req
                 turns = int(min(planned, most - number))
                 drawn = _Drawn(rng, chosen, row, arrival, turns, ends if turns == planned else None)
             if mine:
-                yield from _played(level, seed, number, drawn)
+                yield from _played(level, seed, number // alike, drawn)
             number += drawn.turns
 
 
@@ -305,9 +307,13 @@ def _batching(scenario: Scenario, scheduler: Scheduler | None, size: int | None)
 def _workloads(
     scenario: Scenario, block: Block, in_: Length | None, out: Length | None, rows: Mapping[Data | Trace, Rows]
 ) -> tuple[Workload, ...]:
-    """The scenario's workloads with what they play from; one that is alone has the lengths of the level."""
+    """The scenario's workloads with what they play from, and all their checks; one alone has the level's lengths."""
     played = [
-        msgspec.structs.replace(workload, rows=rows[source]) if (source := block.trace or workload.data) else workload
+        msgspec.structs.replace(
+            workload,
+            rows=rows[source] if (source := block.trace or workload.data) else workload.rows,
+            checks=(*scenario.checks, *workload.checks),
+        )
         for workload in scenario.workloads
     ]
     if in_ or out:

@@ -43,7 +43,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     ``prompt_hash`` tells repeated prompts: 48 bits of the whole input. A ``probe`` played beside the load and is in
     none of its figures. The input length is None where nobody asked for one, as of a history. ``model`` is named only
     where the workload asks several. ``ends`` says that this turn was to be the last of its session, and why.
-    ``samples`` are the items that an endpoint which makes no text was asked for.
+    ``samples`` are the items that an endpoint which makes no text was asked for. ``text`` is the whole answer, kept
+    where requests are paired.
     """
 
     id: int
@@ -83,6 +84,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     ends: SessionEnd | None = None
     samples: int | None = None
+    text: str | None = None
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:

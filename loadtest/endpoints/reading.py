@@ -39,6 +39,21 @@ class Reading:
         self._fault: ResponseError | None = None
         self._last = 0
 
+    @property
+    def status(self) -> int:
+        """The HTTP status; 0 until there is one."""
+        return self._response.status
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type, in lower case; "" where there is none."""
+        return self._response.headers.get("content-type", "").lower()
+
+    @property
+    def body(self) -> bytes | None:
+        """The body of an answer that came in one piece; None of a stream."""
+        return None if self._stream is not None else b"".join(self._body)
+
     def part(self, exchange: Exchange) -> None:
         """Work off what the exchange has read so far."""
         reads = exchange.reads
@@ -91,7 +106,7 @@ class Reading:
         if len(start) < _LONGEST_START and any(known.startswith(start) for known in _STREAM_STARTS):
             self._opening = first
             return b""
-        said_to_be = "text/event-stream" in self._response.headers.get("content-type", "").lower()
+        said_to_be = "text/event-stream" in self.content_type
         if start.startswith(_STREAM_STARTS) or (said_to_be and not start.startswith((b"{", b"[", b"<"))):
             self._stream, self.streamed = cutter("sse"), True
         return first

@@ -3,15 +3,17 @@
 import itertools
 from collections import Counter, deque
 
+from loadtest.endpoints.checks import Answered, Checks
 from loadtest.endpoints.dialect import Dialect
 from loadtest.endpoints.reading import Reading
 from loadtest.engine.journal import Journal
 from loadtest.engine.maker import Made
 from loadtest.engine.orders import Prepare
 from loadtest.histogram import bucket
-from loadtest.records import Record, RequestError
+from loadtest.records import Record, RequestError, TokenSource
 from loadtest.redact import Redactor
 from loadtest.wire.exchange import Exchange
+from loadtest.workload import tokenizer
 
 _GAPS_KEPT = 4096  # per-token gaps kept in a record
 _REFUSALS = 10  # this many refusals and nothing else: the target is unusable as it was called
@@ -34,6 +36,10 @@ class Recorder:
         self._level = order.level
         self._worker = order.worker
         self._dialect = dialect
+        self._checks = [Checks(workload.checks) if workload.checks else None for workload in order.level.workloads]
+        # Loaded before the clock: at the first answer that needs it, it would hold up the others for a second.
+        path = order.wiring.tokens.path
+        self._tokenizer = None if path is None or not dialect.generates else tokenizer.load(path)
         self._redact = Redactor(order.wiring.secrets)
         self._journal = Journal(order.wiring.journal)
         self._backlog: deque[Exchange] = deque()
@@ -77,7 +83,13 @@ class Recorder:
             reading.part(exchange)
             return False
         reading.finish(exchange)
-        record = self._record(exchange, reading)
+        made = exchange.tag
+        assert isinstance(made, Made)
+        output_tokens, source = self._output_tokens(reading)
+        if reading.outcome == "ok" and (wrong := self._wrong(made, reading, output_tokens)) is not None:
+            reading.outcome = "stream_error"
+            reading.error = RequestError("check_failed", wrong, reading.status)
+        record = self._record(exchange, made, reading, output_tokens, source)
         self._journal.write(record)
         self.reads += reading.reads
         stamps = reading.answer.stamps
@@ -131,20 +143,39 @@ class Recorder:
         if self._refusals == _REFUSALS or misfit:
             self.unusable = error.message
 
-    def _record(self, exchange: Exchange, reading: Reading) -> Record:
-        made = exchange.tag
-        assert isinstance(made, Made)
+    def _output_tokens(self, reading: Reading) -> tuple[int | None, TokenSource | None]:
+        """How many an answer has, and who says so: the server, or the tokenizer that the user gave."""
+        answer = reading.answer
+        counted = answer.usage.output_tokens if answer.usage else None
+        if counted is not None and (counted or not answer.texts):  # a count of nothing beside real text is no count
+            return counted, "usage"
+        if self._tokenizer is None or reading.outcome != "ok":
+            return None, None
+        return tokenizer.size(self._tokenizer, "".join(answer.texts)), "tokenizer"
+
+    def _wrong(self, made: Made, reading: Reading, output_tokens: int | None) -> str | None:
+        """What is not as it should be in an answer that is good otherwise."""
+        answered = reading.answer.samples
+        if answered is not None and 1 < (made.samples or 1) != answered:
+            return f"the answer is of {answered} samples, not {made.samples}"
+        checks = None if made.probe else self._checks[made.workload]
+        return None if checks is None else checks.failed(Answered(reading, output_tokens, self._asked(made)))
+
+    def _asked(self, made: Made) -> int | None:
+        """The tokens of an answer that a request asked for."""
+        return made.output_tokens if self._dialect.limits and self._dialect.generates else None
+
+    def _record(
+        self, exchange: Exchange, made: Made, reading: Reading, output_tokens: int | None, source: TokenSource | None
+    ) -> Record:  # fmt: skip
         answer, usage = reading.answer, reading.answer.usage
         stamps = answer.stamps
         outcome, error = reading.outcome, reading.error
         if outcome == "cancelled" and not exchange.sent:
             outcome = "never_sent"
-        if outcome == "ok" and answer.samples is not None and 1 < (made.samples or 1) != answer.samples:
-            outcome = "stream_error"
-            error = RequestError("check_failed", f"the answer is of {answer.samples} samples, not {made.samples}")
-        output_tokens = usage.output_tokens if usage else None
-        if output_tokens == 0 and answer.texts:
-            output_tokens = None  # a count of nothing beside real text is no count
+        input_tokens = usage.input_tokens if usage else None
+        if input_tokens is None and self._tokenizer is not None and outcome == "ok":
+            input_tokens = made.input_tokens  # as the tokenizer counted the prompt that was made
         if error is not None:
             error = RequestError(error.kind, self._redact(error.message), error.status, error.retry_after_s)
         intended = (exchange.intended - self.t0_ns) / 1e6
@@ -156,7 +187,7 @@ class Recorder:
             outcome=outcome,
             in_window=intended >= self._level.warmup_s * 1e3,
             asked_input_tokens=made.input_tokens,
-            asked_output_tokens=made.output_tokens if self._dialect.limits and self._dialect.generates else None,
+            asked_output_tokens=self._asked(made),
             sent_ms=self._ms_or_none(exchange.sent),
             wait_ms=round(exchange.wait_ns / 1e6, 4),
             connected_ms=self._ms_or_none(exchange.connected),
@@ -168,10 +199,10 @@ class Recorder:
             done_ms=self.ms(exchange.done),
             error=error,
             streamed=reading.streamed,
-            input_tokens=usage.input_tokens if usage else None,
+            input_tokens=input_tokens,
             cached_input_tokens=usage.cached_input_tokens if usage else None,
             output_tokens=output_tokens,
-            token_source="usage" if output_tokens is not None else None,
+            token_source=source,
             events=len(stamps),
             finish_reason=answer.finish_reason and self._redact(answer.finish_reason),
             itl_ms=[(b - a + 50) // 100 / 1e4 for a, b in itertools.pairwise(stamps[: _GAPS_KEPT + 1])] or None,
@@ -186,6 +217,7 @@ class Recorder:
             model=made.model,
             ends=made.ends,
             samples=made.samples,
+            text=self._redact("".join(answer.texts)) if self._level.paired else None,
         )
 
 

@@ -9,6 +9,7 @@ from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.pattern import Pattern
 from loadtest.scenario import form
 from loadtest.scenario.check import place_of
+from loadtest.scenario.checks import checks
 from loadtest.scenario.clashes import LOADS
 from loadtest.scenario.document import Keys, Place, dotted
 from loadtest.scenario.model import Block, Scenario, ServerSettings
@@ -55,6 +56,7 @@ class _Builder:
         self._pattern = pattern(file.request, file.response)
         spoken = dialect(file.endpoint or form.DEFAULTS["endpoint"], self._pattern)
         self._generates, self._reads = spoken.generates, spoken.reads
+        self._writes = spoken.generates  # text, of which checks are
         if file.endpoint == HTTP:  # a length is asked for only where the request says it
             self._generates = "max_tokens" in self._pattern.request.blanks
 
@@ -111,6 +113,7 @@ class _Builder:
             slo=tuple(one("slo") or ()),
             warn=tuple(one("warn") or ()),
             pattern=self._pattern,
+            checks=checks(one("checks"), generates=self._writes),
         )
         return scenario, self._sources
 
@@ -206,6 +209,7 @@ class _Builder:
             images=Images(_default("images", images, "count"), *images.size) if images else None,
             body=msgspec.json.encode(body).decode() if body else None,
             tensors=Tensors(tuple(map(_input, inputs or ())), binary),
+            checks=checks(one("checks"), generates=self._writes) if part else (),
         )
 
     def _probe(self) -> Probe | None:

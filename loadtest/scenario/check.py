@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from loadtest.scenario import form
+from loadtest.scenario.checks import check_faults
 from loadtest.scenario.clashes import clashes
 from loadtest.scenario.document import Document, Fault, Keys, Place, dotted
 from loadtest.scenario.pattern import pattern_faults
@@ -20,7 +21,8 @@ def check(document: Document) -> tuple[form.File | None, list[Fault]]:
         file, faults = form.File.model_validate(document.data, context=document.folder), []
     except ValidationError as error:
         file, faults = None, [_fault(found, document) for found in error.errors(include_url=False)]
-    return file, [*document.faults, *faults, *clashes(document), *pattern_faults(document)]
+    between = [*clashes(document), *pattern_faults(document), *check_faults(document)]
+    return file, [*document.faults, *faults, *between]
 
 
 def message(faults: list[Fault]) -> str:

@@ -1,6 +1,6 @@
 """The form of a scenario file: which keys there are and what each takes. The published JSON Schema comes from here."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,7 @@ from loadtest.scenario.kinds import (
     Json,
     JsonObject,
     JsonPath,
+    JsonSchema,
     Length,
     LocalFile,
     LocalPath,
@@ -35,6 +36,7 @@ from loadtest.scenario.kinds import (
     PerSecond,
     PositiveDuration,
     Range,
+    Regex,
     Remark,
     Route,
     Scalar,
@@ -43,6 +45,7 @@ from loadtest.scenario.kinds import (
     Size,
     Speed,
     Text,
+    TokenBounds,
     Values,
     Weight,
     Window,
@@ -59,6 +62,7 @@ MAX_PARTS = 100
 MAX_BATCH = 65_536
 MAX_INPUTS = 100
 MAX_SLOS = 100
+MAX_CHECKS = 100
 
 DEFAULTS: dict[str, Any] = {
     "question": "",
@@ -78,6 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "conversation.abandon": 0.0,
     "images.count": 1,
     "inputs.order": "shuffle",
+    "checks.unknown": "fail",
     "probe_stream.input_tokens": Tokens(16, 16),
     "probe_stream.output_tokens": Tokens(1, 1),
     "load.repeat": 1,
@@ -444,6 +449,68 @@ class Asked(Section):
     )
 
 
+class Check(Section):
+    """Something that has to hold of every good answer; one that does not makes it a failed one.
+
+    One of status, path, matches, lacks, schema, output_tokens, finish_reason and not_html says what.
+    """
+
+    name: Word | None = Field(None, description="What failures call it. Not given: its number.", examples=["label"])
+    status: Annotated[list[Annotated[int, Field(ge=200, le=599)]], Field(min_length=1), OneOrMore()] | None = Field(
+        None, description="One HTTP status, or several.", examples=[200, [200, 201]]
+    )
+    path: JsonPath | None = Field(
+        None,
+        description="Something in JSON: that is there, or is what equals, in or exists say.",
+        examples=["$.label", "$.choices[0].index"],
+    )
+    equals: Json | None = Field(None, description="What is at the path, each time.", examples=["spam", 0])
+    in_: Annotated[list[Json], Field(min_length=1)] | None = Field(
+        None, alias="in", description="Values of which one is at the path.", examples=[["spam", "ham"]]
+    )
+    exists: bool | None = Field(None, description="Whether something is at the path.")
+    matches: Regex | None = Field(
+        None, description="A regular expression (Python's re) that is found.", examples=["(?i)^(yes|no)\\b"]
+    )
+    lacks: Regex | None = Field(None, description="One that is not found.", examples=["As an AI"])
+    schema_: JsonSchema | None = Field(
+        None,
+        alias="schema",
+        description="A JSON Schema, or the path of a file with one, relative to the scenario's.",
+        examples=[{"type": "object", "required": ["label"]}],
+    )
+    of: Literal["text", "body"] | None = Field(
+        None,
+        description="Where path, matches, lacks and schema look: the answer's text without its reasoning, or the body "
+        "as it came, of answers that are not streamed. Not given: the text, of endpoints that write one, else the "
+        "body.",
+    )
+    output_tokens: TokenBounds | None = Field(
+        None,
+        description="Tokens of the answer: a number, [least, most], or asked, for as many as the request asked for.",
+        examples=[[1, None], "asked"],
+    )
+    unknown: Literal["fail", "pass"] | None = Field(
+        None, description="What a count of output_tokens is that nobody knows. Not given: fail."
+    )
+    finish_reason: Annotated[list[Word], Field(min_length=1), OneOrMore()] | None = Field(
+        None, description="One reason for the answer's end, or several, as the server says it.", examples=["stop"]
+    )
+    not_html: Literal[True] | None = Field(None, description="That it is no page for a browser.")
+
+
+Checked = Annotated[
+    list[Check] | None,
+    Field(
+        min_length=1,
+        max_length=MAX_CHECKS,
+        description="What has to hold of every good answer; one of which something does not is a failed one, of kind "
+        "check_failed.",
+        examples=[[{"matches": "^[0-9]+$"}, {"output_tokens": "asked"}]],
+    ),
+]
+
+
 class Workload(Asked):
     """What is asked."""
 
@@ -465,6 +532,7 @@ class Part(Asked):
     output_tokens: Length | None = Field(
         None, description="Length of answer asked for in tokens, in the same forms.", examples=[100]
     )
+    checks: Checked = None
 
 
 class ProbeStream(Section):
@@ -637,6 +705,7 @@ class File(Section):
         None, description="Several workloads at once, each with its share of the requests, instead of one workload."
     )
     load: Load | None = Field(None, description="How requests arrive, and for how long, at every level.")
+    checks: Checked = None
     probe_stream: ProbeStream | None = Field(
         None,
         description="A light stream of small requests beside the load, to see what they suffer under it. It is in no "
@@ -688,6 +757,7 @@ SECTIONS: dict[str, type[Section]] = {
     "request": Request,
     "response": Response,
     "success": Success,
+    "checks": Check,
 }
 """The form of each mapping, or of each item of a list, by the key that it stands behind."""
 

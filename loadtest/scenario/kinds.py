@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import (
@@ -23,6 +23,7 @@ from loadtest import abort, alert, slo
 from loadtest.duration import PATTERN, duration, durations
 from loadtest.endpoints.blanks import words
 from loadtest.endpoints.catalog import kinds
+from loadtest.endpoints.checks import validator
 from loadtest.endpoints.jsonpath import compiled
 from loadtest.endpoints.pattern import Upload
 from loadtest.workload.distribution import Distribution
@@ -237,6 +238,48 @@ def json_path(value: object) -> str:
     return value
 
 
+def regex(value: object) -> str:
+    """A regular expression of Python's ``re``."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected a regular expression, such as ^[0-9]+$")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"expected a regular expression: {error}") from None
+    return value
+
+
+def json_schema(value: object, info: ValidationInfo[Path | None]) -> str:
+    """The text of a JSON Schema that is written there, or in the file that is named.
+
+    Raises:
+        ValueError: it is none, or no such file can be read.
+    """
+    text = json_text(value)
+    if isinstance(value, str):
+        path = Path(local_file(value, info))
+        try:
+            text = json_text(msgspec.json.decode(path.read_bytes()))
+        except OSError as error:
+            raise ValueError(f"cannot be read: {path}: {error.strerror}") from None
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"{path}: is not JSON: {error}") from None
+    validator(text)
+    return text
+
+
+def token_bounds(value: object) -> tuple[int | None, int | None] | Literal["asked"]:
+    """How many tokens an answer has to have: one number, ``[least, most]``, or as many as were asked for."""
+    if value == "asked":
+        return "asked"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value, value
+    try:
+        return bounds(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a number, or asked") from None
+
+
 def bounds(value: object) -> tuple[int | None, int | None]:
     """``[least, most]`` in tokens, each a whole number or null."""
     match value:
@@ -437,3 +480,11 @@ Json = Annotated[str, PlainValidator(json_text), WithJsonSchema({})]
 JsonPath = Annotated[str, PlainValidator(json_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Endpoint = Annotated[str, PlainValidator(endpoint), WithJsonSchema({"type": "string"})]
 JsonObject = Annotated[dict[str, Any], PlainValidator(json_object), WithJsonSchema({"type": "object"})]
+Regex = Annotated[str, PlainValidator(regex), WithJsonSchema({"type": "string", "minLength": 1, "format": "regex"})]
+JsonSchema = Annotated[str, PlainValidator(json_schema), WithJsonSchema({"type": ["object", "boolean", "string"]})]
+_BOUNDS_SCHEMA = {"type": "array", "items": _COUNT_OR_NULL, "minItems": 2, "maxItems": 2}
+TokenBounds = Annotated[
+    tuple[int | None, int | None] | Literal["asked"],
+    PlainValidator(token_bounds),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "asked"}, _BOUNDS_SCHEMA]}),
+]

@@ -8,7 +8,7 @@ from loadtest.endpoints.pattern import Pattern
 from loadtest.level import Scheduler
 from loadtest.schedule import Arrival, Stage
 from loadtest.workload.lengths import Length
-from loadtest.workload.model import Probe, Trace, Workload
+from loadtest.workload.model import Check, Probe, Trace, Workload
 
 Combine = Literal["product", "zip"]
 WhenFull = Literal["queue", "drop"]
@@ -67,7 +67,7 @@ class Scenario(msgspec.Struct, frozen=True):
     before each but the first. ``tokenizer`` is a local path; of None, tokens are counted as the target does. Paths are
     absolute. A ``locked`` scenario is played as it is, or its result says why it cannot be compared. ``slo`` are the
     texts of expressions that ``slo.parse`` reads, ``warn`` of those that ``alert.parse`` does. ``pattern``
-    is what the endpoint http sends and takes.
+    is what the endpoint http sends and takes. ``checks`` have to hold of every workload's answers, besides its own.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Scenario(msgspec.Struct, frozen=True):
     slo: tuple[str, ...] = ()
     warn: tuple[str, ...] = ()
     pattern: Pattern = Pattern()
+    checks: tuple[Check, ...] = ()
 
     @property
     def model(self) -> str | None:

@@ -8,6 +8,7 @@ import yaml
 
 from loadtest.duration import duration_text, durations_text
 from loadtest.endpoints.pattern import Pattern
+from loadtest.scenario import checks
 from loadtest.scenario.document import scalar
 from loadtest.scenario.model import Block, Scenario
 from loadtest.scenario.pattern import HTTP, Json, written
@@ -88,6 +89,7 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
             "combine": scenario.combine,
         },
     )
+    row("checks", checks.written(scenario.checks))
     if probe is None:
         row("probe_stream", None)
     else:
@@ -158,7 +160,8 @@ def _batching(block: Block) -> dict[str, Value]:
 
 def _part(workload: Workload) -> dict[str, Value]:
     lengths = {"input_tokens": workload.input_tokens, "output_tokens": workload.output_tokens}
-    return _without_none(name=workload.name, weight=workload.weight, **lengths, **_asked(workload))
+    own = checks.written(workload.checks)
+    return _without_none(name=workload.name, weight=workload.weight, **lengths, **_asked(workload), checks=own)
 
 
 def _asked(workload: Workload) -> dict[str, Value]:

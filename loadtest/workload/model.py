@@ -141,12 +141,38 @@ class Conversation(msgspec.Struct, frozen=True):
     next_input: Length | None = None
 
 
+class Check(msgspec.Struct, frozen=True):
+    """Something that has to hold of an answer; one of these says it.
+
+    ``status`` are the statuses, ``finish_reason`` the reasons that are good. What is at the JSON ``path`` is one of
+    ``among`` (JSON texts), or without them is there or not (``exists``). ``matches`` and ``lacks`` are regular
+    expressions, ``schema`` is the text of a JSON Schema. ``output_tokens`` are the least and the most of an answer, or
+    as many as were asked for; ``unknown`` says what a count is that nobody knows. ``of``: where a path, a regular
+    expression or a schema looks.
+    """
+
+    name: str | None = None
+    status: tuple[int, ...] = ()
+    finish_reason: tuple[str, ...] = ()
+    path: str | None = None
+    among: tuple[str, ...] = ()
+    exists: bool = True
+    matches: str | None = None
+    lacks: str | None = None
+    schema: str | None = None
+    of: Literal["text", "body"] = "text"
+    output_tokens: tuple[int | None, int | None] | Literal["asked"] | None = None
+    unknown: Literal["fail", "pass"] = "fail"
+    not_html: bool = False
+
+
 class Workload(msgspec.Struct, frozen=True):
     """One kind of request. Lengths of None are those of the data or trace; ``rows`` is there once that is prepared.
 
     ``correlation`` is that of input and output lengths (of the normal scores: a Gaussian copula). ``corpus`` is a text
     file that prompts are made from; None is the text that comes with the tool, ``unicode`` its mix of scripts. ``body``
-    is a JSON object whose keys are put into every request's body (tools, response_format, …).
+    is a JSON object whose keys are put into every request's body (tools, response_format, …). ``checks`` have to hold
+    of every answer.
     """
 
     input_tokens: Length | None
@@ -163,6 +189,7 @@ class Workload(msgspec.Struct, frozen=True):
     body: str | None = None
     rows: Rows | None = None
     tensors: Tensors = Tensors()
+    checks: tuple[Check, ...] = ()
 
 
 class Probe(msgspec.Struct, frozen=True):

@@ -59,6 +59,11 @@ def count(tokenizer: Any, texts: Sequence[str], *, special: bool) -> list[int]:
     return [len(found) for found in tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
 
 
+def size(tokenizer: Any, text: str) -> int:
+    """The number of tokens of one text by itself."""
+    return len(tokenizer.encode(text, add_special_tokens=False))
+
+
 def overhead(tokenizer: Any, before: str, after: str, *, special: bool) -> int:
     """How many tokens stand around a text between ``before`` and ``after``: those that most words find there.
 
