@@ -1,6 +1,7 @@
 """Models of tensors as a user plays them, against a server that computes what it answers."""
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.conftest import Command
 from tests.e2e.test_run import the_result
@@ -35,6 +37,26 @@ def as_json() -> Iterator[str]:
 def as_bytes() -> Iterator[str]:
     """The URL of one that takes bytes."""
     yield from started("--binary")
+
+
+@pytest.fixture(scope="module")
+def bundled(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the bundled server with a graph of two inputs: what it answers is ONNX Runtime's."""
+    folder = tmp_path_factory.mktemp("models") / "adding"
+    folder.mkdir()
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 8]) for name in ("a", "b", "sum")]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["sum"])], "adding", ports[:2], ports[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    command = [sys.executable, "-m", "servers", "--model", str(folder), "--task", "infer", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--exit-on-stdin-close"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        match = re.search(r"http://\S+", process.stdout.readline())
+        assert match
+        yield match[0]
+        process.terminate()
 
 
 def seen(url: str, model: str) -> list[dict[str, Any]]:
@@ -65,6 +87,16 @@ def test_batches_of_pictures_are_samples_per_second(loadtest: Command, as_bytes:
     assert len(of_three) == 6
     assert len({each["sum"] for each in pixels}) == len(pixels), "every request is another"
     assert all(each["sum"] == pytest.approx(3 * 150_528 / 2, rel=0.01) for each in of_three)
+
+
+def test_the_bundled_server_of_tensors_is_found_and_played(loadtest: Command, bundled: str, tmp_path: Path) -> None:
+    done = loadtest("run", f"{bundled}/v2/models/adding/infer", "--batch-size", "1,16", "-c", "2", "-n", "20",
+                    "--seed", "1", "-q", "-o", "out")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = the_result(tmp_path / "out")
+    assert (result["conditions"]["endpoint"]["kind"], result["conditions"]["endpoint"]["model"]) == ("kserve", "adding")
+    assert [level["counts"]["ok"] for level in result["levels"]] == [20, 20]
+    assert all(level["throughput"]["samples_per_s"] > 0 for level in result["levels"])
 
 
 def test_rows_of_a_file_arrive_as_they_are(loadtest: Command, as_json: str, tmp_path: Path) -> None:
