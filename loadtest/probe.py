@@ -17,7 +17,7 @@ from loadtest.errors import TargetError
 from loadtest.portrait import Check, Portrait, Raw, Step
 from loadtest.progress import Progress
 from loadtest.redact import MARK
-from loadtest.rehearsal import HEALTH, OUTPUT, Tried, tried, waited
+from loadtest.rehearsal import HEALTH, OUTPUT, Kind, Tried, tried, waited
 from loadtest.scenario.pattern import HTTP
 from loadtest.scenario.text import template
 from loadtest.target import GivenURL, model_cards
@@ -65,13 +65,13 @@ def probe(options: sitting.Options, progress: Progress, *, raw: bool = False) ->
         address=wiring.address,
         endpoint=wiring.speech.kind,
         how=resolved.sources["endpoint"].removeprefix(FOUND),
-        model=wiring.speech.model,
-        models=[str(card["id"]) for card in cards],
+        model=redact(wiring.speech.model),
+        models=[redact(str(card["id"])) for card in cards],
         checks=[replace(check, evidence=redact(check.evidence)) for check in checks],
         waterfall=_waterfall(first),
         adaptations=[redact(change) for change in first.adaptations],
         curl=_curl(first.ended, wiring, redact),
-        section=_section(wiring, streams=error is None and wiring.speech.stream),
+        section=redact(_section(wiring, streams=error is None and wiring.speech.stream)),
         requests=posts.sent,
         reason=None if usable or error is None else redact(error.message),
         raw=Raw(_text(first.ended.sent, redact), _text(first.ended.received, redact)) if raw else None,
@@ -108,7 +108,7 @@ class _Posts:
             workload = replace(workload, body=json.dumps({**own, **body}))
         if self.generates:
             workload = replace(workload, output_tokens=Length(OUTPUT, OUTPUT))
-        gone = tried(replace(self.wiring, speech=speech), self._way, workload, number, coding=coding)
+        gone = tried(replace(self.wiring, speech=speech), self._way, Kind(workload), number, coding=coding)
         self.sent += 1 + len(gone.adaptations)
         self.wiring = replace(self.wiring, speech=replace(self.wiring.speech, left_out=gone.speech.left_out))
         self._way = self._way._replace(address=self.wiring.address)

@@ -45,6 +45,16 @@ class Rehearsed(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Kind(NamedTuple):
+    """What requests are alike in, but for their lengths: the workload, the model that it names itself, the level's
+    model, and how many samples they have."""
+
+    workload: Workload
+    named: str | None = None
+    model: str | None = None
+    samples: int = 1
+
+
 class Tried(NamedTuple):
     """One request that was sent for its own sake: as it went, as it was read, and how it was spoken."""
 
@@ -64,8 +74,8 @@ def rehearse(wiring: Wiring, levels: Sequence[Level], *, waits: bool = False) ->
     """
     found = Rehearsed(wiring.speech)
     way = Way(parse(wiring.url), wiring.address, wiring.tls, wiring.proxy)
-    for number, (model, workload, named) in enumerate(_kinds(levels)):
-        gone = tried(replace(wiring, speech=found.speech), way, workload, number, model=model, named=named)
+    for number, kind in enumerate(_kinds(levels)):
+        gone = tried(replace(wiring, speech=found.speech), way, kind, number)
         found = found._replace(speech=gone.speech, adaptations=(*found.adaptations, *gone.adaptations))
         error = gone.reading.error
         if error is None:
@@ -79,9 +89,8 @@ def rehearse(wiring: Wiring, levels: Sequence[Level], *, waits: bool = False) ->
     return found
 
 
-def _kinds(levels: Sequence[Level]) -> Iterator[tuple[str | None, Workload, str | None]]:
-    """The model of the level, the workload, and the model that this asks for itself: of all that differ in more than
-    length."""
+def _kinds(levels: Sequence[Level]) -> Iterator[Kind]:
+    """Those of the levels, as far as they are to be rehearsed; of levels that differ in samples alone the first's."""
     seen: set[tuple[str | None, str, str | None]] = set()
     for level in levels:
         for workload in level.workloads:
@@ -89,25 +98,21 @@ def _kinds(levels: Sequence[Level]) -> Iterator[tuple[str | None, Workload, str 
                 key = (level.model, workload.name, named)
                 if key not in seen and len(seen) < _MOST:
                     seen.add(key)
-                    yield level.model, workload, named
+                    yield Kind(workload, named, level.model, level.batch_size)
 
 
-def tried(
-    wiring: Wiring, way: Way, workload: Workload, number: int, *, model: str | None = None, named: str | None = None,
-    coding: bytes = b"identity",
-) -> Tried:  # fmt: skip
-    """One request of a workload, sent again without what the server named as long as it may be left out, each once.
+def tried(wiring: Wiring, way: Way, kind: Kind, number: int, *, coding: bytes = b"identity") -> Tried:
+    """One request, sent again without what the server named as long as it may be left out, each once.
 
-    ``number`` tells its prompt from those of others, ``model`` is that of a level and ``named`` that of the workload;
-    ``coding`` is what of the answer may be compressed.
+    ``number`` tells its prompt from those of others; ``coding`` is how the answer may be compressed.
     """
     limits = Limits(
         min(wiring.timeout_s, _PATIENCE_S), wiring.connect_timeout_s, min(wiring.stall_timeout_s, _PATIENCE_S)
     )
     adaptations: tuple[str, ...] = ()
     while True:
-        letters = Letters(wiring, model, 0)
-        payload = _payload(letters, wiring, workload, named, number)
+        letters = Letters(wiring, kind.model, 0)
+        payload = _payload(letters, wiring, kind, number)
         payload = payload.replace(b"Accept-Encoding: identity\r\n", b"Accept-Encoding: %b\r\n" % coding, 1)
         ended = single(way, payload, limits)
         reading = Reading(letters.dialect)
@@ -121,18 +126,21 @@ def tried(
         adaptations = (*adaptations, change)
 
 
-def _payload(letters: Letters, wiring: Wiring, workload: Workload, named: str | None, number: int) -> bytes:
+def _payload(letters: Letters, wiring: Wiring, kind: Kind, number: int) -> bytes:
     """The bytes of a request that the run will not send: its random stream is its own."""
-    rng = stream(wiring.seed, "rehearsal", number)
+    rng, workload = stream(wiring.seed, "rehearsal", number), kind.workload
     rows = workload.rows if workload.data is not None else None  # a trace has no texts, and long prompts
+    last = [max(0, rows.count - 1 - place) for place in range(kind.samples)] if rows else [None]
     asked, answer = workload.input_tokens, workload.output_tokens
     request = Request(
         0,
         None if rows else min(asked.sample(rng) if asked else _INPUT, _INPUT),
         min(answer.sample(rng) if answer else OUTPUT, OUTPUT),
         rng,
-        row=rows.count - 1 if rows else None,
-        model=named,
+        row=last[0],
+        model=kind.named,
+        samples=kind.samples,
+        others=tuple(row for row in last[1:] if row is not None),
     )
     alone = replace(workload, rows=rows, prefix=None, conversation=None)
     composer = Composer((alone,), wiring.tokens, rng.getrandbits(53))
