@@ -99,7 +99,7 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
         progress.close()
         result = play.ended(error)
         write(result, sitting.folder)
-    return Outcome(result, sitting.folder, error)
+    return Outcome(result, sitting.folder, error, interrupts.count > 1)
 
 
 class _Play:

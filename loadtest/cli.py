@@ -129,7 +129,8 @@ def run(
             outcome = play(options, progress)
         notes = _tell(pipeline, outcome.result, outcome.folder)
         _print(outcome.result, outcome.folder, json_to, live_json)
-        _keep_page(outcome.result, outcome.folder)
+        if not outcome.at_once:
+            _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         code = outcome.result.exit_code
@@ -208,7 +209,8 @@ def capacity(
         with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
         _print(outcome.result, outcome.folder, json_to, live_json)
-        _keep_page(outcome.result, outcome.folder)
+        if not outcome.at_once:
+            _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
         sys.exit(outcome.result.exit_code)

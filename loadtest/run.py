@@ -21,11 +21,15 @@ log = logging.getLogger(__name__)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A finished run: its result, where it lies, and what went wrong, if anything did."""
+    """A finished run: its result, where it lies, and what went wrong, if anything did.
+
+    ``at_once``: the user has asked twice to stop, and waits for nothing more.
+    """
 
     result: Result
     folder: Path
     error: LoadtestError | None
+    at_once: bool = False
 
 
 def run(options: Options, progress: Progress) -> Outcome:
@@ -85,7 +89,7 @@ def run(options: Options, progress: Progress) -> Outcome:
             warnings=[*result.warnings, *([sitting.redact(str(error))] if error else [])],
         )
         write(result, folder)
-    return Outcome(result, folder, error)
+    return Outcome(result, folder, error, interrupts.count > 1)
 
 
 def _so_far(

@@ -89,6 +89,7 @@ def test_a_second_ctrl_c_stops_at_once(environment: dict[str, str], tmp_path: Pa
     assert level["counts"]["cancelled"] > 0
     assert conserved(level)
     assert "cut off" in out
+    assert not (tmp_path / "out" / "report.html").exists(), "nobody waits for it"
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["run alone", "whole group, as a supervisor does"])
