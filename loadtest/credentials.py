@@ -139,9 +139,10 @@ class Bearer:
                 _end(process)
                 process.communicate()
         if process.returncode:
-            said = " ".join(words.decode("utf-8", "replace").split())[-_WORDS:] or "it said nothing on stderr"
+            said = self._redact(" ".join(words.decode("utf-8", "replace").split()))[-_WORDS:]
             raise TargetError(
-                self._redact(f"--auth-command: {name} gave no token (exit code {process.returncode}): {said}")
+                f"--auth-command: {name} gave no token (exit code {process.returncode}): "
+                f"{said or 'it said nothing on stderr'}"
             )
         return out
 

@@ -14,6 +14,8 @@ _URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
 _URL_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
 # A shorter one is in half of all words: it is taken out where it stands for itself.
 _SHORT = 4
+_SCHEMES = ("bearer", "basic", "token", "key", "apikey")
+_CUT = 16  # so much of one, or half of it, is one that was cut off
 
 
 class Redactor:
@@ -25,6 +27,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
+        self._forms: set[str] = set()
         self.learn(secrets)
 
     @property
@@ -35,17 +38,37 @@ class Redactor:
     def learn(self, secrets: Iterable[str]) -> None:
         """More secrets, such as a token that has just been renewed."""
         self._known.update(secret for secret in secrets if secret.strip())
-        forms = {form for secret in self._known for form in _forms(secret)}
-        # The longest first, so that a secret inside another leaves no remainder.
-        ordered = sorted(forms, key=len, reverse=True)
-        patterns = [re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)" for form in ordered]
+        self._forms = {form for secret in self._known for form in _forms(secret)}
+        # By its beginning each one is found, and taken out as far as it goes.
+        beginnings = sorted({form[: _begun(form)] for form in self._forms}, key=len, reverse=True)
+        patterns = [
+            re.escape(each) if len(each) >= _SHORT else rf"(?<!\w){re.escape(each)}(?!\w)" for each in beginnings
+        ]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""
-        if self._pattern is not None:
-            text = self._pattern.sub(MARK, text)
+        if self._pattern is not None and (found := self._pattern.search(text)) is not None:
+            parts: list[str] = []
+            at = 0
+            while found is not None:
+                parts += text[at : found.start()], MARK
+                at = found.start() + max(_alike(text, found.start(), form) for form in self._forms)
+                found = self._pattern.search(text, at)
+            text = "".join([*parts, text[at:]])
         return _URL_QUERY.sub(rf"\1?{MARK}", _URL_USER.sub(f"{MARK}@", text))
+
+
+def _begun(form: str) -> int:
+    """How much of a secret tells that it stood there: words are cut off at some length, whatever they say."""
+    return min(_CUT, max(_SHORT, (len(form) + 1) // 2))
+
+
+def _alike(text: str, start: int, form: str) -> int:
+    """How many characters of a form stand in the text from there on."""
+    if text.startswith(form, start):
+        return len(form)
+    return next(n for n, sign in enumerate(form) if text[start + n : start + n + 1] != sign)
 
 
 def _forms(secret: str) -> Iterable[str]:
@@ -64,14 +87,15 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 def secrets_of(headers: Sequence[tuple[str, str]], api_key: str | None, query: str) -> list[str]:
-    """The values that must never be stored: the key, values of headers that carry one, and the URL's query."""
-    found = [api_key or "", query if _SECRET_NAME.search(query) else ""]
+    """The values that must never be stored: the key, and those of headers and of a URL's query that carry one."""
+    found = [api_key or ""]
     for name, _, value in (part.partition("=") for part in query.split("&")):
         if _SECRET_NAME.search(name):
             found += [value, unquote(value)]  # a server may repeat it as it understood it
     for name, value in headers:
         if _SECRET_NAME.search(name):
-            found += [value, value.split(" ", 1)[-1], *_within(name, value)]
+            scheme, _, rest = value.partition(" ")
+            found += [rest if scheme.lower() in _SCHEMES else value, *_within(name, value)]
     return found
 
 

@@ -268,8 +268,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
     headers = _headers(options, place, run)
     redact = options.redact
     variables = _variables(asked)
-    redact.learn([value for _, value in variables])
-    redact.learn(secrets_of([*headers, *(way.proxy.headers.items() if way.proxy else ())], None, ""))
+    _learn(redact, asked, headers, way, variables)
     with (
         _output_folder(options.output, asked.name, resume=options.resume) as folder,
         _material(asked, bundled, interrupts, progress) as rows,
@@ -391,8 +390,7 @@ def reached(options: Options, resolved: Resolved) -> Reached:
     asked, redact = resolved.scenario, options.redact
     place, way, variables = site(options.url, asked.endpoint), _way(options), _variables(asked)
     headers = _headers(options, place)
-    redact.learn([value for _, value in variables])
-    redact.learn(secrets_of([*headers, *(way.proxy.headers.items() if way.proxy else ())], None, ""))
+    _learn(redact, asked, headers, way, variables)
     target = _target(options, place, asked, (), headers, Path(), way.proxy)
     assert isinstance(target, GivenURL)
     try:
@@ -401,6 +399,17 @@ def reached(options: Options, resolved: Resolved) -> Reached:
         raise type(error)(redact(str(error))) from None
     speech = _speech(asked, facts, place.path, variables)
     return Reached(target, _wiring(options, asked, facts, speech, headers, Path(), way, None))
+
+
+def _learn(
+    redact: Redactor, asked: Scenario, headers: Sequence[tuple[str, str]], way: "_Way",
+    variables: Sequence[tuple[str, str]],
+) -> None:  # fmt: skip
+    """The secrets that come up besides the options' own: a proxy's, and a template's."""
+    # What of a template has blanks is no secret: these are filled with variables, or with what is drawn.
+    own = [header for header in asked.pattern.request.headers if "{{" not in header[1]]
+    redact.learn(secrets_of([*headers, *own, *(way.proxy.headers.items() if way.proxy else ())], None, ""))
+    redact.learn(value for _, value in variables)
 
 
 def _rehearsed(options: Options, target: Target, wiring: Wiring, levels: Sequence[Level]) -> Rehearsed:

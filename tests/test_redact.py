@@ -22,7 +22,7 @@ def test_a_key_is_taken_out_wherever_it_stands() -> None:
 def test_headers_that_carry_a_secret_are_known_by_name_and_harmless_ones_are_left() -> None:
     headers = [("Authorization", f"Bearer {KEY}"), ("X-Session", "abc-123456"), ("X-Team", "blue")]
     redact = Redactor(secrets_of(headers, None, ""))
-    assert redact(f"Bearer {KEY} abc-123456 blue {KEY}") == f"{MARK} {MARK} blue {MARK}"
+    assert redact(f"Bearer {KEY} abc-123456 blue {KEY}") == f"Bearer {MARK} {MARK} blue {MARK}"
 
 
 def test_the_query_and_the_user_of_a_url_are_never_shown() -> None:
@@ -110,3 +110,20 @@ def test_what_is_learned_later_is_passed_on() -> None:
     redact.learn(["later-one", ""])
     assert sorted(redact.secrets) == ["first-one", "later-one"]
     assert Redactor(redact.secrets)("first-one later-one") == f"{MARK} {MARK}"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text("abcdefgh0123-_'\"/é", min_size=8, max_size=60), st.integers(1, 60), st.sampled_from(["", "…", "; mend"])
+)
+def test_a_secret_that_was_cut_off_is_hidden_but_for_a_beginning_of_little_use(
+    secret: str, kept: int, after: str
+) -> None:
+    said = Redactor([secret])(f"say {secret[:kept]}{after}")
+    for size in range(min(16, (len(secret) + 1) // 2), kept + 1):
+        assert secret[:size] not in said or secret[:size] in f"say {after}"
+
+
+def test_what_only_begins_like_a_secret_is_left() -> None:
+    redact = Redactor(["sk-proj-0123456789abcdef"])
+    assert redact("keys begin with sk-proj-, so sk-proj-0123456789") == f"keys begin with sk-proj-, so {MARK}"

@@ -126,6 +126,48 @@ def test_a_secret_of_the_url_stands_nowhere_either(loadtest: Command, tmp_path: 
                 assert form not in text, name
 
 
+TEMPLATE = """
+endpoint: http
+request:
+  path: /ask
+  headers: {X-Api-Key: %s, Authorization: "Bearer {{ env.ASK_TOKEN }}"}
+  json: {text: "{{ prompt }}"}
+response: {text: "$.choices[0].message.content"}
+load: {concurrency: 1, requests: 3}
+"""
+
+
+def test_a_secret_of_a_template_stands_in_its_file_alone(loadtest: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TEMPLATE % PLAIN, "utf-8")
+    with telling(chat_on) as server:
+        done = loadtest("run", server.url, "-s", "mine.yaml", *FILES, ASK_TOKEN="token-of-0815")
+        assert done.returncode == 0, done.stderr
+        assert {asked.headers["authorization"] for asked in server.posts} == {"Bearer token-of-0815"}
+        assert {asked.headers["x-api-key"] for asked in server.posts} == {PLAIN}
+    for name, text in everything(tmp_path, done).items():
+        assert name == "mine.yaml" or PLAIN not in text, name
+        assert "token-of-0815" not in text, name
+    assert "{{ env.ASK_TOKEN }}" in everything(tmp_path, done)["out/scenario.resolved.yaml"]
+
+
+@pytest.mark.parametrize("way", ["a key", "a user", "a command"])
+@pytest.mark.parametrize("answer", [chat_on, refuse_all])
+def test_a_probe_shows_a_variable_in_the_place_of_a_secret(
+    loadtest: Command, tmp_path: Path, way: str, answer: Any
+) -> None:
+    flags, variables, secrets = WAYS[way]
+    with telling(answer) as server:
+        done = loadtest("probe", server.url, "--endpoint", "chat", "-v", "--json", "probe.json", *flags, **variables)
+        told = [asked.headers["authorization"] for asked in server.asked]
+    assert told
+    assert all(any(secret in value for secret in secrets) for value in told)
+    assert done.stdout or done.stderr
+    for secret in secrets:
+        for name, text in everything(tmp_path, done).items():
+            for form in forms(secret):
+                assert form not in text, name
+
+
 def test_a_bug_of_ours_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError(f"cannot take {PLAIN} apart")
