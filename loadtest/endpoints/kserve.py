@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -21,7 +21,9 @@ from loadtest.target import Known, model_cards
 from loadtest.workload.model import Ask, Tensors
 
 if TYPE_CHECKING:
-    from loadtest.workload.tensors import Filling, Port
+    from loadtest.workload.tensors import Filling
+
+T = TypeVar("T")
 
 _EXTENSION = "binary_tensor_data"
 _LENGTH = "Inference-Header-Content-Length"
@@ -43,6 +45,11 @@ class _Output(msgspec.Struct, gc=False):
 class _Reply(msgspec.Struct, gc=False):
     outputs: list[_Output] | None = None
     error: Any = None
+
+
+class _Described(msgspec.Struct):
+    name: str
+    shape: list[int] = []
 
 
 class _Told(msgspec.Struct):
@@ -84,7 +91,8 @@ class KServe(Dialect):
         super().__init__(settings)
         self._told = msgspec.json.decode(settings.told, type=_Told)
         self._forms = functools.lru_cache(64)(self._form)
-        self._outputs = {port.name: port for port in ports(self._told.outputs)}
+        # Names of the outputs, and whether their first dimension counts samples.
+        self._outputs = {port.name: port.shape[:1] == [-1] for port in _converted(self._told.outputs, list[_Described])}
         self._fixed_path = settings.path
         self.path = self._path(settings.model)
 
@@ -142,18 +150,26 @@ class KServe(Dialect):
         there = {output.name for output in reply.outputs}
         if missing := [name for name in self._outputs if name not in there]:
             raise ValueError(f"the output {missing[0]!r} is missing; there are {', '.join(sorted(there))}")
-        firsts = {
-            output.shape[0]
-            for output in reply.outputs
-            if output.shape and (output.name not in self._outputs or self._outputs[output.name].batched)
-        }
+        firsts = {output.shape[0] for output in reply.outputs if output.shape and self._outputs.get(output.name, True)}
         answer.samples = firsts.pop() if len(firsts) == 1 else None
         answer.ended = True
 
     @classmethod
     def discover(cls, get: Get, model: str | None) -> Known:
-        """See ``Dialect``."""
-        return discovered(get, model)
+        """See ``Dialect``. What the model takes, and whether the server takes bytes."""
+        model = model or _listed(get)
+        path = f"/v2/models/{quote(model, safe='/')}"
+        reply = get(path)
+        if reply.status != 200 or not isinstance(reply.json, dict):
+            raise TargetError(f"{path} does not describe a model: {reply.status} {words(reply.text.encode())}")
+        server = get("/v2").json
+        extensions = server.get("extensions") if isinstance(server, dict) else None
+        told = {
+            "inputs": reply.json.get("inputs") or [],  # of some servers null
+            "outputs": reply.json.get("outputs") or [],
+            "binary": isinstance(extensions, list) and _EXTENSION in extensions,
+        }
+        return Known(model, told=msgspec.json.encode(told).decode())
 
     def _path(self, model: str) -> str:
         return self._fixed_path or f"/v2/models/{quote(model, safe='/')}/infer"
@@ -162,11 +178,13 @@ class KServe(Dialect):
         return self._forms(ask.tensors, ask.samples)
 
     def _form(self, tensors: Tensors, samples: int) -> _Form:
-        from loadtest.workload.tensors import fillings  # noqa: PLC0415  # numpy takes its time, and few runs need it
+        # numpy takes its time to load, and few runs need it
+        from loadtest.workload.tensors import Port, fillings  # noqa: PLC0415
 
         binary = self._told.binary if tensors.binary is None else tensors.binary
-        filled = fillings(ports(self._told.inputs), tensors, samples, self.settings.seed, binary=binary)
-        head: dict[str, Any] = {"inputs": [_described(each) for each in filled]}
+        ports = _converted(self._told.inputs, list[Port])
+        filled = fillings(ports, tensors, samples, self.settings.seed, binary=binary)
+        head: dict[str, Any] = {"inputs": [_input(each) for each in filled]}
         if binary and self._outputs:
             head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in self._outputs]
         elif binary:
@@ -174,39 +192,16 @@ class KServe(Dialect):
         return _Form(filled, msgspec.json.encode(head).split(b'"@"'), binary)
 
 
-def ports(described: Any) -> "list[Port]":
+def _converted(described: Any, kind: type[T]) -> T:
     """Inputs or outputs as the metadata of a model list them.
 
     Raises:
         UsageError: they are of another form.
     """
-    from loadtest.workload.tensors import Port  # noqa: PLC0415
-
     try:
-        return msgspec.convert(described, list[Port])
+        return msgspec.convert(described, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"the server describes the model in words that are not the protocol's: {error}") from None
-
-
-def discovered(get: Get, model: str | None) -> Known:
-    """What a server of the protocol says of itself and of a model.
-
-    Raises:
-        TargetError: it does not speak it, or names no model and none was given, or does not have that one.
-    """
-    model = model or _listed(get)
-    path = f"/v2/models/{quote(model, safe='/')}"
-    reply = get(path)
-    if reply.status != 200 or not isinstance(reply.json, dict):
-        raise TargetError(f"{path} does not describe a model: {reply.status} {words(reply.text.encode())}")
-    server = get("/v2").json
-    extensions = server.get("extensions") if isinstance(server, dict) else None
-    told = {
-        "inputs": reply.json.get("inputs") or [],  # of some servers null
-        "outputs": reply.json.get("outputs") or [],
-        "binary": isinstance(extensions, list) and _EXTENSION in extensions,
-    }
-    return Known(model, told=msgspec.json.encode(told).decode())
 
 
 def _listed(get: Get) -> str:
@@ -220,7 +215,7 @@ def _listed(get: Get) -> str:
     return named[0]
 
 
-def _described(filling: "Filling") -> dict[str, Any]:
+def _input(filling: "Filling") -> dict[str, Any]:
     """An input in the JSON of a request; "@" stands where the size of its bytes, or its numbers go."""
     port = {"name": filling.port.name, "datatype": filling.port.datatype, "shape": filling.shape}
     return {**port, "parameters": {"binary_data_size": "@"}} if filling.binary else {**port, "data": ["@"]}
