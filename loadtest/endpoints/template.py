@@ -3,6 +3,7 @@
 Sources: RFC 7578 (multipart/form-data), the URL standard's application/x-www-form-urlencoded, RFC 9110 (methods).
 """
 
+import functools
 import glob
 import hashlib
 import mimetypes
@@ -302,6 +303,7 @@ def _one_of(parts: Sequence[bytes], seed: int) -> Piece:
     return lambda ask: parts[(seed + ask.number) % len(parts)]
 
 
+@functools.lru_cache(64)  # read once, however many of us there are in a process
 def _files(upload: Upload) -> list[_File]:
     """The files of an upload, by name.
 

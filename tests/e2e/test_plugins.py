@@ -29,22 +29,17 @@ BROKEN = {
 }
 
 
-def installed(package: Path, into: Path) -> str:
-    """Build a package and install it into a folder, without a network; returns the path to find it by."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documented package, built and installed into a folder, without a network."""
+    folder = tmp_path_factory.mktemp("plugin")
+    package = shutil.copytree(EXAMPLE, folder / "package")  # the build may leave traces in it
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
     subprocess.run(
-        [*command, "--disable-pip-version-check", "--target", str(into), str(package)],
+        [*command, "--disable-pip-version-check", "--target", str(folder / "site"), str(package)],
         check=True, env={key: value for key, value in os.environ.items() if not key.startswith("PIP_")},
     )  # fmt: skip
-    return str(into)
-
-
-def copied(folder: Path, code: str | None = None) -> Path:
-    """The documented package, outside the source tree, perhaps with other code."""
-    package = shutil.copytree(EXAMPLE, folder / "package")
-    if code is not None:
-        (package / "loadtest_teller.py").write_text(code)
-    return package
+    return folder / "site"
 
 
 def test_the_documented_package_is_the_one_in_the_docs() -> None:
@@ -53,8 +48,10 @@ def test_the_documented_package_is_the_one_in_the_docs() -> None:
         assert (EXAMPLE / name).read_text("utf-8") in page
 
 
-def test_the_documented_package_is_installed_and_played(loadtest: Command, service: str, tmp_path: Path) -> None:
-    path = installed(copied(tmp_path), tmp_path / "site")
+def test_the_documented_package_is_installed_and_played(
+    loadtest: Command, service: str, site: Path, tmp_path: Path
+) -> None:
+    path = str(site)
     done = loadtest(
         "run", service, "--endpoint", "teller", "--model", "any", "-n", "10", "-c", "2", "--output-tokens", "4",
         "-o", "out", PYTHONPATH=path,
@@ -79,14 +76,24 @@ def test_the_documented_package_is_installed_and_played(loadtest: Command, servi
         ("failing", "Teller.body fails: KeyError('x'); mend its package"),
     ],
 )
-def test_a_broken_package_is_one_line(loadtest: Command, service: str, tmp_path: Path, code: str, words: str) -> None:
-    path = installed(copied(tmp_path, BROKEN[code]), tmp_path / "site")
+def test_a_broken_package_is_one_line(
+    loadtest: Command, service: str, site: Path, tmp_path: Path, code: str, words: str
+) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    (tmp_path / "site" / "loadtest_teller.py").write_text(BROKEN[code])
+    path = str(tmp_path / "site")
     done = loadtest("run", service, "--endpoint", "teller", "--model", "any", PYTHONPATH=path)
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]
     assert line.startswith("error: endpoint teller: ")
     assert "Traceback" not in done.stderr
     assert words in line
-    # What has nothing to do with it goes on working.
-    done = loadtest("plan", "http://127.0.0.1:9", "--endpoint", "chat", "--model", "any", PYTHONPATH=path)
+
+
+def test_a_broken_package_is_in_nobody_else_s_way(loadtest: Command, site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    (tmp_path / "site" / "loadtest_teller.py").write_text(BROKEN["raises"])
+    flags = ("--endpoint", "chat", "--model", "any")
+    done = loadtest("plan", "http://127.0.0.1:9", *flags, PYTHONPATH=str(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
+    assert "endpoint teller: loadtest_teller:Teller cannot be loaded" in done.stderr
