@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 _BUNDLED_SPEAKS = ("chat", "completions")
 RESOLVED = "scenario.resolved.yaml"
 RUN_HEADER = "X-Loadtest-Run"
+_PROMPT_S = 1.0  # a refusal that came within it may be met once more
 _URL_USER = re.compile(r"(?:\w[\w+.-]*://)?([^/?#]*)@")
 # RFC 9110, 5.1 and 5.5.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -283,8 +284,9 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             contextlib.closing(target),
             options.bearer.renewing() if options.bearer else contextlib.nullcontext(),
         ):
-            if place is not None:
-                _confirm(options, place.origin, asked, levels, way, progress)
+            with interrupts.at_once():
+                if place is not None:
+                    _confirm(options, place.origin, asked, levels, way, progress)
             progress.note("starting the bundled server" if bundled else "reaching the target")
             try:
                 with interrupts.at_once():
@@ -359,7 +361,13 @@ def detected(options: Options, progress: Progress) -> Options:
             found = waited(lambda: detect.by_asking(target.get), patience_s, _saying(options, progress))
             patience_s = max(1.0, patience_s - (time.monotonic() - began))  # what is left of it is for the rest
         else:
-            found = detect.by_asking(target.get)
+            try:
+                found = detect.by_asking(target.get)
+            except TargetError:
+                if time.monotonic() - began > _PROMPT_S:
+                    raise
+                # What cannot be meant is told first, and this once it is met again; but nobody waits for it twice.
+                return msgspec.structs.replace(options, overrides=overrides)
     return msgspec.structs.replace(options, overrides={**overrides, "endpoint": _found(found)}, wait_ready_s=patience_s)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ def test_without_a_terminal_much_is_sent_elsewhere_only_when_that_is_said(
     assert len(elsewhere.posts) >= 6
 
 
-@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"\n", 2), (b"no\n", 2), (b"\x04", 2)])
+@pytest.mark.parametrize(("typed", "code"), [(b"y\n", 0), (b"\n", 2), (b"\x04", 2), (b"", 130)])
 @pytest.mark.skipif(sys.platform == "win32", reason="no terminals of this kind")
 def test_at_a_terminal_it_is_asked(
     environment: dict[str, str], elsewhere: Telling, tmp_path: Path, typed: bytes, code: int
@@ -87,7 +88,10 @@ def test_at_a_terminal_it_is_asked(
         while b"[y/N]" not in seen:
             seen += os.read(ours, 4096)
         assert not elsewhere.asked
-        os.write(ours, typed)
+        if typed:
+            os.write(ours, typed)
+        else:
+            process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError):  # that is how the end of a terminal's other side is told
             while more := os.read(ours, 4096):
                 seen += more
