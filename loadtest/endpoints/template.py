@@ -73,6 +73,7 @@ class Template(Dialect):
         self.bodiless = not (self._find or self._raw or self._rule)
         # What no answer has shown yet; once each of them has been there, the template fits.
         self._missing = {key for key in named if key != "error"}
+        self._held = False  # whether any answer had what is to be a success
         self._seen: dict[str, str] = {}  # of answers until then: what is where
 
     @classmethod
@@ -212,12 +213,15 @@ class Template(Dialect):
         if self._holds is None or self._rule is None or answer.error is not None:
             return
         rule, found = self._rule, self._holds(value)
-        if rule.equals is not None:
-            if not found or found[0] != _decode(rule.equals):
-                got = "not there" if not found else clean(blanks.words(found[0]))[:100] or "empty"
-                answer.error = f"no success: {rule.at} is {got}, expected {rule.equals}"
-        elif bool(found) != rule.exists:
-            answer.error = f"no success: {rule.at} is {'there' if found else 'not there'}"
+        wanted = "" if rule.equals is None else f", expected {rule.equals}"
+        if not found and (rule.exists or rule.equals is not None):
+            came = "" if self._held else f". What came is\n{outline(value, _LINES)}"
+            answer.error = f"no success: {rule.at} is not there{wanted}{came}"
+        elif rule.equals is not None and found[0] != _decode(rule.equals):
+            answer.error = f"no success: {rule.at} is {clean(blanks.words(found[0]))[:100] or 'empty'}{wanted}"
+        elif found and not rule.exists:
+            answer.error = f"no success: {rule.at} is there"
+        self._held = self._held or bool(found)
 
 
 # What a template says of its requests and answers decides what may be asked of it, before there is one of it.

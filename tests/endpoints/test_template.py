@@ -283,9 +283,9 @@ def test_the_good_statuses_may_be_named() -> None:
         (Rule("$.s", '"ok"'), b'{"s":"ok"}', None),
         (Rule("$.s", '"ok"'), b'{"s":"no"}', 'no success: $.s is no, expected "ok"'),
         (Rule("$.s", "2"), b'{"s":2.0}', None),
-        (Rule("$.s", '"ok"'), b"{}", 'no success: $.s is not there, expected "ok"'),
+        (Rule("$.s", '"ok"'), b'{"t":1}', 'no success: $.s is not there, expected "ok". What came is\n$.t: number 1'),
         (Rule("$.data"), b'{"data":null}', None),
-        (Rule("$.data"), b"{}", "no success: $.data is not there"),
+        (Rule("$.data"), b"{}", "no success: $.data is not there. What came is\n$: an empty mapping"),
         (Rule("$.errors", exists=False), b'{"errors":[]}', "no success: $.errors is there"),
         (Rule("$.errors", exists=False), b"{}", None),
     ],
@@ -294,6 +294,14 @@ def test_success_is_what_the_user_says(rule: Rule, body: bytes, error: str | Non
     reading = read(template(response=ResponseForm(success=rule)), body)
     assert (reading.error.message if reading.error else None) == error
     assert reading.outcome == ("ok" if error is None else "stream_error")
+
+
+def test_what_came_is_shown_until_an_answer_was_a_success() -> None:
+    made = template(response=ResponseForm(success=Rule("$.s", "1")))
+    assert read(made, b'{"s":1}').outcome == "ok"
+    error = read(made, b'{"t":1}').error
+    assert error is not None
+    assert error.message == "no success: $.s is not there, expected 1"
 
 
 def test_an_error_in_its_own_shape_is_heard() -> None:
