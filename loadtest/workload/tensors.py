@@ -275,7 +275,7 @@ def _port(told: Port | None, given: Input, samples: int) -> Port:
             f"workload.inputs: {name} is of shape {list(told.shape)} as the server says, not {list(shape)}"
         )
     if -1 in shape[1:]:
-        mend = ", ".join("-1" if at == 0 and size == -1 else str(max(size, 16)) for at, size in enumerate(shape))
+        mend = ", ".join(map(str, (shape[0], *(16 if size == -1 else size for size in shape[1:]))))
         raise UsageError(
             f"workload.inputs: {name} is of shape {list(shape)}: say how large, as in {{name: {name}, shape: [{mend}]}}"
         )
