@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from loadtest import __version__
+from loadtest.completion import presets
 from loadtest.errors import LoadtestError, ResultError
 from loadtest.flags import (
     UNPLAYED,
@@ -27,6 +28,7 @@ from loadtest.flags import (
     search_flags,
     way_flags,
 )
+from loadtest.headings import Command
 from loadtest.redact import Redactor
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 class _Commands(click.Group):
     """``serve`` and ``model`` come from the server's own package, and are imported only when they are asked for."""
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), "model", "serve"])
@@ -132,7 +136,7 @@ def run(
         if not outcome.at_once:
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
-            click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
+            click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
         code = outcome.result.exit_code
         try:
             notes = [*exports.make(outcome.result, outcome.folder), *notes]
@@ -212,7 +216,7 @@ def capacity(
         if not outcome.at_once:
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
-            click.echo(f"error: {outcome.result.warnings[-1]}", err=True)
+            click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
         sys.exit(outcome.result.exit_code)
 
 
@@ -317,6 +321,7 @@ def list_scenarios() -> None:
     \b
     loadtest scenarios list
     loadtest scenarios list | cut -f1
+    loadtest scenarios list | grep -i prefix
     """
     with _exits(), _reader_may_leave():
         from loadtest.scenario import presets
@@ -329,13 +334,14 @@ def list_scenarios() -> None:
 
 
 @scenarios.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=presets)
 def show_scenario(name: str) -> None:
     """Print the file of a scenario as it is.
 
     \b
     loadtest scenarios show chat
     loadtest scenarios show chat > mine.yaml
+    loadtest scenarios show mlperf-llama2-70b-server | head -20
     """
     with _exits(), _reader_may_leave():
         from loadtest.scenario import find
@@ -344,7 +350,7 @@ def show_scenario(name: str) -> None:
 
 
 @scenarios.command("copy")
-@click.argument("name")
+@click.argument("name", shell_complete=presets)
 @click.argument("destination", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
 def copy_scenario(name: str, destination: Path | None) -> None:
     """Copy the file of a scenario to DEST, a new file or a folder; without it, to NAME.yaml here.
@@ -352,6 +358,7 @@ def copy_scenario(name: str, destination: Path | None) -> None:
     \b
     loadtest scenarios copy chat
     loadtest scenarios copy chat ./mine.yaml
+    loadtest scenarios copy soak ~/scenarios
     """
     with _exits():
         from loadtest.scenario.catalog import copy
@@ -367,6 +374,7 @@ def schema(of: str) -> None:
     \b
     loadtest schema > scenario.schema.json
     loadtest schema result > result.schema.json
+    loadtest schema | jq '.properties | keys'
     """
     with _reader_may_leave():
         import json
@@ -524,6 +532,7 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
     \b
     loadtest calibrate
     loadtest calibrate --quick --save
+    loadtest calibrate --json calibration.json
     """
     with _exits():
         from loadtest import calibration
@@ -826,7 +835,7 @@ def _exits(verbose: int = 0) -> Iterator[Redactor]:
     try:
         yield redact
     except LoadtestError as error:
-        click.echo(f"error: {redact(str(error))}", err=True)
+        click.echo(f"error: {redact(str(error))}{error.pointer}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from loadtest.completion import endpoints, presets, words
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -22,7 +24,12 @@ class _Listed(click.types.StringParamType):
     envvar_list_splitter = ";"
 
 
-_NAMED = (option("-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file."),)
+_NAMED = (
+    option(
+        "-s", "--scenario", "source", metavar="NAME|FILE", help="Scenario: a preset's name or a YAML file.",
+        shell_complete=presets,
+    ),
+)  # fmt: skip
 _LOADS = (
     option("-c", "--concurrency", metavar="N,…", help="Closed loop: requests in flight, one level each."),
     option("-r", "--rate", metavar="N,…", help="Open loop: requests a second of the whole run, one level each."),
@@ -32,7 +39,10 @@ _LOADS = (
 )
 _SPOKEN = (
     option(
-        "--endpoint", metavar="KIND", help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]"
+        "--endpoint",
+        metavar="KIND",
+        help="chat, responses, embeddings, …: docs/endpoints.md. [default: found out]",
+        shell_complete=endpoints,
     ),
     option("--method", metavar="GET|POST|…", help="Of --endpoint http. [default: POST with a body, else GET]"),
     option("--body", metavar="TEXT|@FILE", help="Of --endpoint http: what is sent, with {{ prompt }} and the like."),
@@ -40,7 +50,12 @@ _SPOKEN = (
     option("--no-stream", is_flag=True, default=None, help="Ask for whole answers instead of streams."),
 )
 _ASKED = (
-    option("--arrival", metavar="poisson|constant|gamma", help="How the requests of -r arrive. [default: poisson]"),
+    option(
+        "--arrival",
+        metavar="poisson|constant|gamma",
+        help="How the requests of -r arrive. [default: poisson]",
+        shell_complete=words("poisson", "constant", "gamma"),
+    ),
     option("--burstiness", metavar="SHAPE", help="Of gamma arrivals: 1 is Poisson, below 1 burstier; the rate stays."),
     option("-n", "--requests", metavar="N", help="Requests of each level; with -d, whichever ends first."),
     option(
@@ -78,6 +93,12 @@ _ASKED = (
     ),
     option("--abort-on", metavar="RULE", help="End the run (exit 99) on a rule such as 'error_rate > 50% for 5s'."),
     option(
+        "--audit",
+        metavar="deterministic,cache",
+        help="Before the levels, by 20 pairs of the same request: is the text the same, and the second no faster "
+        "(cache:declared if it may be)?",
+    ),
+    option(
         "--slo",
         multiple=True,
         type=_Listed(),
@@ -99,12 +120,32 @@ _ASKED = (
         help="Generator processes. [default: as the load needs, cores − 1]",
     ),
     option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]"),
-    option("--scheduler", metavar="NAME,…", help="Bundled server: continuous, dynamic, static, none; one level each."),
+    option(
+        "--scheduler",
+        metavar="NAME,…",
+        help="Bundled server: continuous, dynamic, static, none; one level each.",
+        shell_complete=words("continuous", "dynamic", "static", "none"),
+    ),
     option("--max-batch-size", metavar="N,…", help="Bundled server: most requests in a batch, one level each."),
     option("--batch-timeout-ms", metavar="MS", help="Bundled server: wait window of dynamic batches."),
-    option("--serve-model", metavar="NAME|DIR", help="Bundled server: tiny, demo, or a folder."),
-    option("--provider", metavar="auto|cpu|cuda", help="Bundled server: where the model runs."),
-    option("--dtype", metavar="auto|fp32|fp16|int8", help="Bundled server: precision."),
+    option(
+        "--serve-model",
+        metavar="NAME|DIR",
+        help="Bundled server: tiny, demo, or a folder.",
+        shell_complete=words("tiny", "demo", files=True),
+    ),
+    option(
+        "--provider",
+        metavar="auto|cpu|cuda",
+        help="Bundled server: where the model runs.",
+        shell_complete=words("auto", "cpu", "cuda"),
+    ),
+    option(
+        "--dtype",
+        metavar="auto|fp32|fp16|int8",
+        help="Bundled server: precision.",
+        shell_complete=words("auto", "fp32", "fp16", "int8"),
+    ),
     option("--threads", metavar="N", help="Bundled server: threads of ONNX Runtime."),
 )
 

@@ -191,6 +191,12 @@ def serve(
 
     When it can be used it prints one line, "serving NAME on URL (device, precision, batching)". SIGTERM and Ctrl-C
     drain: new requests get 503, running ones finish.
+
+    \b
+    loadtest serve
+    loadtest serve --model models/smollm2 --max-batch-size 32 --prefix-cache
+    loadtest serve --scheduler dynamic --batch-timeout-ms 20 --port 8001
+    loadtest serve --task embed --model models/bge-small
     """
     from servers.app import Options
     from servers.batching import Batching

@@ -55,6 +55,7 @@ def build(*, shape: str, output: Path, dtype: str, seed: int) -> None:
 
     \b
     loadtest model build --shape layers=24,hidden=2048,heads=32,kv=8,inter=5632 -o models/1b
+    loadtest model build --shape demo --dtype int8 -o models/demo-int8
     loadtest serve --model models/1b
     """
     with _exits():
@@ -87,6 +88,7 @@ def convert_gguf(*, file: Path, output: Path, dtype: str) -> None:
 
     \b
     loadtest model convert-gguf SmolLM2-135M-Instruct.Q8_0.gguf -o models/smollm2
+    loadtest model convert-gguf tinyllama.gguf --dtype fp16 -o models/tinyllama
     loadtest serve --model models/smollm2
     """
     with _exits():
@@ -111,6 +113,7 @@ def inspect(*, folder: str, dtype: str, as_json: bool) -> None:
 
     \b
     loadtest model inspect demo
+    loadtest model inspect models/smollm2 --dtype int8
     loadtest model inspect models/smollm2 --json | jq .fits
     """
     with _exits():

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 
 from loadtest import errors, scenario
 from loadtest.cli import main
+from loadtest.headings import HEADINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -89,9 +92,53 @@ def test_contributing_names_one_command_for_each_thing(what: str) -> None:
     assert re.search(rf"^\| {what} \| `.+` ", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != ("serve",)], ids=" ".join)
-def test_each_command_is_explained_with_examples(name: tuple[str, ...]) -> None:
-    assert (command(name).help or "").count("    loadtest ") + (command(name).help or "").count("\nloadtest ") >= 2
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_each_command_is_explained_with_three_examples_that_parse(name: tuple[str, ...]) -> None:
+    found = re.findall(r"^ *loadtest (.*)$", command(name).help or "", re.MULTILINE)
+    assert len(found) >= 3
+    for line in found:
+        words = shlex.split(re.split(r" [|>] ", line)[0])
+        depth = len(next(known for known in reversed(sorted(COMMANDS)) if tuple(words[: len(known)]) == known))
+        called = command(words)
+        given = [each if each.startswith("-") else each.replace("DIR", ".") for each in words[depth:]]
+        try:
+            called.make_context(" ".join(words[:depth]), given, resilient_parsing=False)
+        except click.BadParameter as error:
+            assert "does not exist" in error.message, line  # a file of the example's
+
+
+@pytest.mark.parametrize("name", [(), *COMMANDS], ids=" ".join)
+def test_help_fits_110_columns(name: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(main, [*name, "--help"], env={"COLUMNS": "140"})
+    assert shown.exit_code == 0
+    assert max(map(len, shown.output.splitlines())) <= 110
+
+
+def test_each_option_of_a_long_help_stands_below_a_heading_once() -> None:
+    named = [name for names in HEADINGS.values() for name in names]
+    assert len(named) == len(set(named))
+    options = {each.name: each for found in COMMANDS.values() for each in found.params} | {"help": None}
+    assert set(named) <= set(options)
+    shown = CliRunner().invoke(main, ["run", "--help"], env={"COLUMNS": "140"}).output
+    for flag in {max(each.opts, key=len) for each in command(["run"]).params if isinstance(each, click.Option)}:
+        assert len(re.findall(rf"^  (?:-\w, )?{flag}(?: |$)", shown, re.MULTILINE)) == 1, flag
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["run", "-s", "soa"], "soak"),
+        (["run", "--endpoint", "anth"], "anthropic"),
+        (["run", "--scheduler", "none,dy"], "none,dynamic"),
+        (["capacity", "--serve-model", "ti"], "tiny"),
+        (["scenarios", "copy", "shared"], "shared-prefix"),
+        (["mod"], "model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_shell_completes_names_as_well_as_flags(typed: list[str], offered: str) -> None:
+    found = ShellComplete(main, {}, "loadtest", "_LOADTEST_COMPLETE").get_completions(typed[:-1], typed[-1])
+    assert [each.value for each in found] == [offered]
 
 
 @pytest.mark.parametrize("name", COMMANDS, ids=" ".join)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
-    {"cli", "__main__", "flags"},
+    {"cli", "__main__", "completion", "flags", "headings"},
     {"page"},
     {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},
@@ -38,6 +38,7 @@ FLOORS = [
         "sessions",
         "measures",
         "caveats",
+        "audit",
         "reconcile",
         "faults",
         "verdict",
@@ -78,7 +79,7 @@ PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "search", "statement", "histogram", "glance", "portrait", "alert", "trace",
+    "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

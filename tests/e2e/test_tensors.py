@@ -172,7 +172,7 @@ def test_a_batch_is_asked_only_of_what_takes_one(loadtest: Command, tiny: str) -
     asked = "is asked for one thing a request, and the server makes the batches: raise concurrency"
     named = loadtest("run", tiny, "--endpoint", "chat", "--batch-size", "8", "-c", "1", "-n", "1")
     assert named.returncode == 2
-    assert named.stderr == f"error: --batch-size: does not apply: chat {asked}\n"
+    assert named.stderr == f"error: --batch-size: does not apply: chat {asked} [docs: troubleshooting#usage]\n"
     found = loadtest("run", tiny, "--batch-size", "8", "-c", "1", "-n", "1", "-q", "-o", "out")
     assert found.returncode == 2
     assert asked in found.stderr
