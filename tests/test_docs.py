@@ -98,13 +98,10 @@ def test_each_command_is_explained_with_three_examples_that_parse(name: tuple[st
     assert len(found) >= 3
     for line in found:
         words = shlex.split(re.split(r" [|>] ", line)[0])
-        depth = len(next(known for known in reversed(sorted(COMMANDS)) if tuple(words[: len(known)]) == known))
-        called = command(words)
-        given = [each if each.startswith("-") else each.replace("DIR", ".") for each in words[depth:]]
-        try:
-            called.make_context(" ".join(words[:depth]), given, resilient_parsing=False)
-        except click.BadParameter as error:
-            assert "does not exist" in error.message, line  # a file of the example's
+        depth = max(n for n in range(1, len(words) + 1) if tuple(words[:n]) in COMMANDS)
+        # some name a file or folder that has to be there
+        here = ["." if word.startswith("results/") else __file__ if word.endswith(".gguf") else word for word in words]
+        assert command(words).make_context(" ".join(words[:depth]), here[depth:]), line
 
 
 @pytest.mark.parametrize("name", [(), *COMMANDS], ids=" ".join)
