@@ -16,7 +16,8 @@ import msgspec
 from loadtest import calibration, host
 from loadtest.calibration import Calibration, Row
 from loadtest.endpoints.dialect import Settings
-from loadtest.engine.local import Interrupts, LocalEngine
+from loadtest.engine.crew import Interrupts
+from loadtest.engine.local import LocalEngine
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.errors import LoadtestError, ResultError, ServerError, WorkerLost
 from loadtest.level import Level

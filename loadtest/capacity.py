@@ -9,7 +9,7 @@ import msgspec
 
 from loadtest import plan, slo
 from loadtest.caveats import caveats
-from loadtest.engine.local import Interrupts
+from loadtest.engine.crew import Interrupts
 from loadtest.errors import (
     EXIT_INTERRUPTED,
     Aborted,

@@ -25,7 +25,8 @@ from loadtest.endpoints import blanks
 from loadtest.endpoints.catalog import dialect, speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
-from loadtest.engine.local import Interrupts, LocalEngine, Renewed, Seen, check_budget, workers_for
+from loadtest.engine.crew import Interrupts, Renewed, Seen
+from loadtest.engine.local import LocalEngine, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
 from loadtest.errors import Aborted, LoadtestError, ResultError, TargetError, UsageError, WorkerLost

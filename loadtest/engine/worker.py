@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from multiprocessing.connection import Connection
 
 from loadtest.engine.orders import Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Wiring
@@ -27,47 +28,24 @@ def main(pipe: Connection, inherited: list[Connection]) -> None:
         end.close()  # held open here, they would keep the other workers from seeing the parent go
     for number in (signal.SIGINT, signal.SIGTERM):  # often sent to the whole group; the parent says what to do
         signal.signal(number, signal.SIG_IGN)
-    _raise_file_limit()
-    gc.set_threshold(50_000, 20, 100)
-    if sys.platform == "win32":
-        asyncio.run(_serve(pipe))
-    else:
-        import uvloop  # noqa: PLC0415  # not on Windows
-
-        uvloop.run(_serve(pipe))
+    ready_process()
+    play_loop(_serve(pipe))
     # Without the interpreter's own farewell: exit handlers inherited by the fork belong to the parent.
     os._exit(0)
 
 
-class _Worker:
-    """Obeys the parent: prepare a level, play it, stop. One level at a time."""
+class Player:
+    """Obeys what it is told: prepare a level, play it, stop. One level at a time, in the loop that runs."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, tell: Callable[[object], None]) -> None:
+        self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
         self._play: Play | None = None
         self._task: asyncio.Task[None] | None = None
-        self._gone = asyncio.Event()
 
-    async def serve(self) -> None:
-        """Until the parent has gone."""
-        self._loop.add_reader(self._pipe.fileno(), self._readable)
-        await self._gone.wait()
-        self._loop.remove_reader(self._pipe.fileno())
-        if self._task is not None:
-            self._task.cancel()
-        if self._transport is not None:
-            await self._transport.close()
-
-    def _readable(self) -> None:
-        try:
-            while self._pipe.poll():
-                self._obey(self._pipe.recv())
-        except (EOFError, OSError):
-            self._gone.set()
-
-    def _obey(self, order: object) -> None:
+    def obey(self, order: object) -> None:
+        """Do it, or begin to; what comes of it is told."""
         match order:
             case Prepare():
                 self._task = self._loop.create_task(self._prepare(order))
@@ -79,6 +57,13 @@ class _Worker:
                 self._play.stop(grace_s)
             case Renew(bearer) if self._play is not None:
                 self._play.renew(bearer)
+
+    async def close(self) -> None:
+        """Drop what goes on, and the connections."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            await self._transport.close()
 
     async def _prepare(self, order: Prepare) -> None:
         wiring = order.wiring
@@ -95,6 +80,30 @@ class _Worker:
             self._tell(Failed(type(error).__name__, str(error)))
         else:
             self._tell(Failed("LoadtestError", f"the generator failed, which is a bug in loadtest: {error!r}"))
+
+
+class _Worker:
+    """A player at the end of a pipe."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._player = Player(self._tell)
+        self._gone = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Until the parent has gone."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pipe.fileno(), self._readable)
+        await self._gone.wait()
+        loop.remove_reader(self._pipe.fileno())
+        await self._player.close()
+
+    def _readable(self) -> None:
+        try:
+            while self._pipe.poll():
+                self._player.obey(self._pipe.recv())
+        except (EOFError, OSError):
+            self._gone.set()
 
     def _tell(self, message: object) -> None:
         # A parent that does not listen just now is no reason to stand still: the next snapshot says all of it.
@@ -118,8 +127,19 @@ async def _serve(pipe: Connection) -> None:
     await _Worker(pipe).serve()
 
 
-def _raise_file_limit() -> None:
-    """As many sockets as the system allows."""
+def play_loop(what: Coroutine[None, None, None]) -> None:
+    """Run it in the loop that levels are played in."""
+    if sys.platform == "win32":
+        asyncio.run(what)
+    else:
+        import uvloop  # noqa: PLC0415  # not on Windows
+
+        uvloop.run(what)
+
+
+def ready_process() -> None:
+    """Make a process fit to play in: as many sockets as the system allows, and seldom a full collection of garbage."""
+    gc.set_threshold(50_000, 20, 100)
     if sys.platform == "win32":
         return
     import resource  # noqa: PLC0415  # not on Windows
