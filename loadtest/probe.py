@@ -71,7 +71,7 @@ def probe(options: sitting.Options, progress: Progress, *, raw: bool = False) ->
         waterfall=_waterfall(first),
         adaptations=[redact(change) for change in first.adaptations],
         curl=_curl(first.ended, wiring, redact),
-        section=redact(_section(wiring, streams=error is None and wiring.speech.stream)),
+        section=redact(_section(wiring, streams=first.reading.streamed or not posts.generates)),
         requests=posts.sent,
         reason=None if usable or error is None else redact(error.message),
         raw=Raw(_text(first.ended.sent, redact), _text(first.ended.received, redact)) if raw else None,
