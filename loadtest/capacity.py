@@ -22,6 +22,7 @@ from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.question import Question, as_then, scenario_of, search_in, space_of
 from loadtest.result import (
+    Audit,
     Capacity,
     LevelResult,
     RawPeak,
@@ -38,7 +39,7 @@ from loadtest.search import MOST_LEVELS, Next, Space, following, found
 from loadtest.sitting import Options, Playing, Sitting, asked_to_stop, detected, sit
 from loadtest.slo import Slo
 from loadtest.statement import Axis, statement
-from loadtest.verdict import WORST_FIRST, exit_code
+from loadtest.verdict import WORST_FIRST, exit_code, unpassed
 
 # The chance that a trial passes at a load just beyond the capacity, at each of its two looks. It is the three of them
 # that have to pass: bench/verdicts.py says how often a search then ends above the true capacity.
@@ -87,6 +88,8 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
         write(play.so_far(), sitting.folder)
         error: LoadtestError | None = None
         try:
+            if before is None:
+                sitting.audit()
             for number, setting in enumerate(sitting.levels):
                 left_s = question.budget_s - (time.monotonic() - began)
                 play.search(setting, time.monotonic() + left_s / (len(sitting.levels) - number))
@@ -131,6 +134,7 @@ class _Play:
             (index + 1 for each in earlier.values() for trial in each.trials for index in trial.levels), default=0
         )
         self._levels = before.levels[:count]
+        self._sitting.begun = msgspec.structs.replace(self._sitting.begun, audits=before.audits)
         self._sitting.go_on(count)
 
     def search(self, setting: Level, until: float) -> None:
@@ -221,7 +225,7 @@ class _Play:
             levels=self._levels,
             capacity=best,
             capacities=each if len(each) > 1 else [],
-            verdict=_verdict(each, complete=False),
+            verdict=_verdict(each, begun.audits, complete=False),
         )
 
     def ended(self, error: LoadtestError | None) -> Result:
@@ -232,7 +236,7 @@ class _Play:
                 search.ended = stopped
         result = self.so_far()
         complete = error is None and not self._interrupts.count
-        verdict = _verdict(result.searches, complete=complete)
+        verdict = _verdict(result.searches, result.audits, complete=complete)
         codes = [exit_code(verdict)]
         if self._levels and not any(level.counts.ok for level in self._levels):
             codes.append(TargetError.exit_code)
@@ -359,9 +363,13 @@ def _raw_peak(trials: Sequence[Trial], levels: Sequence[LevelResult]) -> RawPeak
 # The result ---------------------------------------------------------------------------------------------------
 
 
-def _verdict(each: Sequence[Capacity], *, complete: bool) -> Verdict:
-    """PASS where each search found a load that passed; else the worst of why not. What is not complete is no PASS."""
+def _verdict(each: Sequence[Capacity], audits: Sequence[Audit] = (), *, complete: bool) -> Verdict:
+    """PASS where each search found a load that passed; else the worst of why not, or of what ``audits`` came to.
+
+    What is not complete is no PASS.
+    """
     found = [(_why(one), f"{_name(one)}{one.statement.partition('; raw peak')[0]}") for one in each]
+    found += unpassed(audits)
     if not complete:
         found.append(("INCONCLUSIVE", "the search did not finish"))
     outcome = next(name for name in WORST_FIRST if any(why == name for why, _ in found))

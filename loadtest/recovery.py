@@ -52,7 +52,7 @@ def recovered(folder: Path) -> Result:
         result,
         levels=every,
         repeats=repeats(every),
-        verdict=overall(every, complete=False),
+        verdict=overall(every, complete=False, audits=result.audits),
         warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized, alerts))],
     )
 

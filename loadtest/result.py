@@ -491,6 +491,22 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     statement: Annotated[str, _says("the whole of it in words, with every condition")]
 
 
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """What pairs of the same request, one after the other before the first level, tell of the target."""
+
+    kind: Annotated[
+        Literal["deterministic", "cache"],
+        _says("deterministic: the same request, the same text; cache: the second of a pair is no faster"),
+    ]
+    outcome: Annotated[VerdictName, _says("INVALID: there is a cache that nobody declared")]
+    value: Annotated[
+        float | None, _says("deterministic: share of pairs that differ; cache: how much less time the second took")
+    ]
+    ci: Annotated[tuple[float, float] | None, _says("95 % confidence interval of value; null: too few pairs")]
+    n: Annotated[int, _says("pairs of which both requests were answered")]
+    words: str
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of loadtest."""
 
@@ -506,6 +522,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
     adaptations: Annotated[list[str], _says("changes made to requests so that the server took them")] = []
     labels: Annotated[dict[str, str], _says("what the user told us with --label")] = {}
+    audits: Annotated[list[Audit], _says("of the target, before the levels; empty: none was asked for")] = []
     levels: list[LevelResult]
     repeats: Annotated[list[Repeat], _says("over the levels played several times; empty: there are none")] = []
     verdict: Verdict = Verdict()

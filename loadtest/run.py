@@ -51,6 +51,7 @@ def run(options: Options, progress: Progress) -> Outcome:
         write(so_far(), folder)  # what is killed from here on can be recovered
         error: LoadtestError | None = None
         try:
+            sitting.audit()
             for level in levels:
                 if interrupts.count:
                     break
@@ -74,7 +75,13 @@ def run(options: Options, progress: Progress) -> Outcome:
         progress.close()
         complete = len(played) == len(levels) and not interrupts.count and error is None
         result = so_far()
-        verdict = overall(result.levels, complete=complete, strict=options.strict, inconclusive=options.on_inconclusive)
+        verdict = overall(
+            result.levels,
+            complete=complete,
+            strict=options.strict,
+            inconclusive=options.on_inconclusive,
+            audits=result.audits,
+        )
         codes = [error.exit_code] if error else []
         if not isinstance(error, Aborted):  # which says it better
             tried = [level for level in result.levels if level.counts.scheduled > level.counts.never_sent]
@@ -105,7 +112,7 @@ def _so_far(
         warnings=[*result.warnings, *dict.fromkeys(found)],
         levels=every,
         repeats=repeats(every),
-        verdict=overall(every, complete=False),
+        verdict=overall(every, complete=False, audits=result.audits),
     )
 
 

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _BUNDLED_SPEAKS = ("chat", "completions")
 RESOLVED = "scenario.resolved.yaml"
+AUDIT = "audit.jsonl"
+"""The journal of an audit. It is one of its own, so that its requests get into no figure of a level."""
 RUN_HEADER = "X-Loadtest-Run"
 _PROMPT_S = 1.0  # a refusal that came within it may be met once more
 _URL_USER = re.compile(r"(?:\w[\w+.-]*://)?([^/?#]*)@")
@@ -212,6 +214,42 @@ class Sitting:
         figures = self._judged([Played(level, figures, records, went)])
         self._sent.update(prompts(records))
         return Playing(figures, records, went, _ended_badly(level, went, records) if went else failure)
+
+    def audit(self) -> None:
+        """Play the pairs of requests that the scenario asks for, if it does: ``begun`` then has what they tell.
+
+        All their records are in a journal of their own, and their prompts in no level of this run or another.
+
+        Raises:
+            LoadtestError: they could not be played, or another request would fare no better.
+            KeyboardInterrupt: the user asked to stop before the first.
+        """
+        settings = self._asked.audit
+        if settings is None:
+            return
+        from loadtest.audit import audits, pairs_of
+        from loadtest.columns import prompts
+
+        speech = self._wiring.speech
+        level = pairs_of(
+            self.levels[0], settings.pairs, None if "temperature" in speech.left_out else speak(speech).greedy
+        )
+        with self._interrupts.at_once():
+            self._target.set_batching(level.batching)
+        self._progress.note(f"audit: {settings.pairs} pairs of the same request")
+        # Of a run with the same seed a cache may still have the prompts.
+        assert self.begun.run_id is not None
+        wiring = msgspec.structs.replace(
+            _authorized(self._wiring, self._bearer),
+            journal=str(self.folder / AUDIT),
+            seed=int(self.begun.run_id, 16),
+        )
+        went = self._engine.play(level, wiring, self._interrupts, lambda *_: None, self._renewed(wiring))
+        records, _ = read(self.folder / AUDIT)
+        self._sent.update(prompts(records))
+        self.begun = msgspec.structs.replace(self.begun, audits=audits(settings, records))
+        if (error := _ended_badly(level, went, records)) is not None:
+            raise error
 
     def extend(self, level: Level, first: Playing, index: int) -> tuple[LevelResult, Playing]:
         """Play ``level`` once more, as that of ``index``: the ``first`` figures judged by both, and the second playing.

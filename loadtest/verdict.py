@@ -8,7 +8,7 @@ import msgspec
 from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.pattern import Pattern
 from loadtest.level import Level
-from loadtest.result import LevelResult, SloResult, Verdict, VerdictName
+from loadtest.result import Audit, LevelResult, SloResult, Verdict, VerdictName
 from loadtest.slo import STREAMED, Slo, limits_of
 
 EXIT_CODES: dict[VerdictName | None, int] = {None: 0, "PASS": 0, "INVALID": 97, "INCONCLUSIVE": 98, "FAIL": 99}
@@ -91,15 +91,18 @@ def overall(
     complete: bool = True,
     strict: bool = False,
     inconclusive: OnInconclusive = "report",
+    audits: Iterable[Audit] = (),
 ) -> Verdict:
     """The worst verdict over all levels, with the reasons of those that are so bad; None where nothing was asked.
 
-    What is not ``complete`` is no PASS. ``strict``: a level of which the client was the limit makes it INVALID even if
-    no SLO rests on it. ``inconclusive`` of fail: what is not decided is a FAIL.
+    ``audits`` that came to something else than a PASS count as much; one that did is no answer to an SLO. What is not
+    ``complete`` is no PASS. ``strict``: a level of which the client was the limit makes it INVALID even if no SLO rests
+    on it. ``inconclusive`` of fail: what is not decided is a FAIL.
     """
     found = [(slo.verdict, f"{level.name}: {slo.expression}: {slo.reason}") for level in levels for slo in level.slo]
     if found and not complete:
         found.append(("INCONCLUSIVE", "the run did not finish"))
+    found += unpassed(audits)
     if strict:
         found += [("INVALID", f"{lv.name}: {why}") for lv in levels if not lv.slo for why in lv.client.reasons]
     outcome = next((name for name in WORST_FIRST if any(verdict == name for verdict, _ in found)), None)
@@ -107,6 +110,11 @@ def overall(
     if outcome == "INCONCLUSIVE" and inconclusive == "fail":
         outcome, reasons = "FAIL", [f"{why} (--on-inconclusive fail)" for why in reasons]
     return Verdict(outcome=outcome, reasons=reasons)
+
+
+def unpassed(audits: Iterable[Audit]) -> list[tuple[VerdictName, str]]:
+    """What audits came to, where that is no PASS, and why."""
+    return [(each.outcome, f"audit {each.kind}: {each.words}") for each in audits if each.outcome != "PASS"]
 
 
 def exit_code(verdict: Verdict) -> int:

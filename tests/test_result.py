@@ -56,7 +56,7 @@ def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None
     data = json.loads(result.write(one, tmp_path).read_text())
     assert set(data) == {
         "schema_version", "tool", "command", "started_at", "seed", "run_id", "complete", "exit_code", "conditions",
-        "warnings", "adaptations", "labels", "levels", "repeats", "verdict", "capacity", "capacities",
+        "warnings", "adaptations", "labels", "audits", "levels", "repeats", "verdict", "capacity", "capacities",
     }  # fmt: skip
     (level,) = data["levels"]
     assert set(level) == {

@@ -26,6 +26,7 @@ class Anthropic(Objects):
     key_header = "x-api-key"
     headers = (("anthropic-version", "2023-06-01"),)
     endings = (path,)
+    greedy = '{"temperature": 0}'
 
     def request(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ``Objects``. What the system says has a place of its own."""

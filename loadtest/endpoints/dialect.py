@@ -64,6 +64,8 @@ class Dialect(abc.ABC):
     ``counts``: a few small requests may be sent to see how many tokens it makes of them, each for an answer of
     ``fewest`` tokens, as some take no limit below. ``exact_url``: the URL of a
     run is that of its requests, and no base that paths of an API come behind. ``bodiless``: an answer may be empty.
+    ``greedy`` is a JSON object of the body's keys that ask for the likeliest token each time; None: it is the default,
+    or no key asks for it.
     """
 
     path: str
@@ -80,6 +82,7 @@ class Dialect(abc.ABC):
     counts: ClassVar[bool] = True
     fewest: ClassVar[int] = 1
     exact_url: ClassVar[bool] = False
+    greedy: ClassVar[str | None] = None
     headers: tuple[tuple[str, str], ...] = ()
     endings: ClassVar[tuple[str, ...]] = ()
     """Paths of the API that a URL may end in and that are no part of its base; one that it has is its ``path``."""

@@ -22,6 +22,7 @@ class Ollama(Objects):
     converses = True
     framing = "ndjson"
     endings = (path,)
+    greedy = '{"options": {"temperature": 0}}'
 
     def request(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ``Objects``."""

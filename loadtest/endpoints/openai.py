@@ -77,6 +77,8 @@ _encode = msgspec.json.Encoder().encode
 class OpenAI(Dialect):
     """What chat completions and completions have in common."""
 
+    greedy = '{"temperature": 0}'
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._limit = "max_completion_tokens" if _RENAMED in settings.left_out else "max_tokens"

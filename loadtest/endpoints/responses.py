@@ -42,6 +42,7 @@ class Responses(Dialect):
     path = "/v1/responses"
     endings = (path,)
     converses = True
+    greedy = '{"temperature": 0}'
     fewest = 16
 
     def __init__(self, settings: Settings) -> None:

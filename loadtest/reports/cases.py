@@ -37,12 +37,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cases(result: Result) -> list[Case]:
-    """The cases in the order of the levels; a run that was not all right has at least one that is bad.
+    """The cases in the order of the levels, audits first; a run that was not all right has at least one that is bad.
 
     A level without an SLO is one case, in error when none of its requests was answered. What went wrong with the
     run and is said by no level stands first.
     """
-    found = [case for level in result.levels for case in _of(level)]
+    found = [Case(name=f"audit {each.kind}", outcome=each.outcome, reason=each.words) for each in result.audits]
+    found += [case for level in result.levels for case in _of(level)]
     return [*_whole(result, found), *found]
 
 

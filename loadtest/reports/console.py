@@ -63,6 +63,7 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
         why = verdict.reasons(result)
         more = [f"and {len(why) - MOST_REASONS} more, in result.json"] if len(why) > MOST_REASONS else []
         page.paragraphs([*why[:MOST_REASONS], *more], style="yellow", hanging=2)
+    page.paragraphs(verdict.audits(result), hanging=2)
     shown = page.table(level_columns(levels), _sections(levels)) if levels else []
     for beside in tables(result):
         shown += page.table(beside, [])

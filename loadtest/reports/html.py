@@ -67,6 +67,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         trials_key=capacity.key(searches) if loads else "",
         not_comparable=result.conditions.not_comparable,
         reasons=verdict.reasons(result) if result.verdict.outcome else [],
+        audits=verdict.audits(result),
         slos=verdict.columns(result),
         conditions=conditions(result),
         levels=levels_table,

@@ -6,7 +6,7 @@ from loadtest.reports.cases import interval, measured
 from loadtest.reports.column import Column
 from loadtest.reports.figures import NOT_MEASURED, plain
 from loadtest.result import LevelResult, Result, SloResult, VerdictName
-from loadtest.verdict import WORST_FIRST
+from loadtest.verdict import WORST_FIRST, unpassed
 
 STYLES: dict[VerdictName, str] = {
     "PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow", "INVALID": "bold red",
@@ -16,6 +16,7 @@ STYLES: dict[VerdictName, str] = {
 def headline(result: Result) -> str:
     """The verdict of the whole run in a line, which must have one."""
     counts = Counter(slo.verdict for level in result.levels for slo in level.slo)
+    counts.update(audit.outcome for audit in result.audits)
     several = ", ".join(f"{counts[name]} {name}" for name in WORST_FIRST if counts[name])
     outcome = result.verdict.outcome
     told = f" · {several}" if counts.total() > 1 else ""
@@ -43,7 +44,7 @@ def columns(result: Result) -> list[Column]:
 
 
 def reasons(result: Result) -> list[str]:
-    """Why SLOs did not pass, once for those with the same reason, the worst first."""
+    """Why SLOs did not pass, once for those with the same reason, the worst first; of audits see ``audits``."""
     alike: dict[str, list[str]] = {}
     for level, slo in _rows(result):
         if slo.verdict != "PASS":
@@ -52,7 +53,13 @@ def reasons(result: Result) -> list[str]:
     said = [f"{plain(', '.join(names))}: {plain(why)}" for why, names in alike.items()]
     if any(slo.verdict == result.verdict.outcome for _, slo in _rows(result)) or _by_policy(result):
         return said
-    return [*map(plain, result.verdict.reasons), *said]
+    of_audits = {why for _, why in unpassed(result.audits)}
+    return [*(plain(why) for why in result.verdict.reasons if why not in of_audits), *said]
+
+
+def audits(result: Result) -> list[str]:
+    """A line for each audit, whatever it came to."""
+    return [f"audit {each.kind}: {each.outcome}, {plain(each.words)}" for each in result.audits]
 
 
 def _more(requests: int | None) -> str:
@@ -62,7 +69,7 @@ def _more(requests: int | None) -> str:
 
 def _by_policy(result: Result) -> bool:
     """Whether the run failed only because it was not decided."""
-    found = {slo.verdict for level in result.levels for slo in level.slo}
+    found = {slo.verdict for level in result.levels for slo in level.slo} | {each.outcome for each in result.audits}
     return result.verdict.outcome == "FAIL" and "FAIL" not in found
 
 

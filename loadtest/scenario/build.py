@@ -12,7 +12,7 @@ from loadtest.scenario.check import place_of
 from loadtest.scenario.checks import checks
 from loadtest.scenario.clashes import LOADS
 from loadtest.scenario.document import Keys, Place, dotted
-from loadtest.scenario.model import Block, Scenario, ServerSettings
+from loadtest.scenario.model import AuditSettings, Block, Scenario, ServerSettings
 from loadtest.scenario.pattern import HTTP, pattern, written
 from loadtest.schedule import Stage
 from loadtest.workload.model import (
@@ -114,6 +114,7 @@ class _Builder:
             warn=tuple(one("warn") or ()),
             pattern=self._pattern,
             checks=checks(one("checks"), generates=self._writes),
+            audit=self._audit(),
         )
         return scenario, self._sources
 
@@ -211,6 +212,13 @@ class _Builder:
             tensors=Tensors(tuple(map(_input, inputs or ())), binary),
             checks=checks(one("checks"), generates=self._writes) if part else (),
         )
+
+    def _audit(self) -> AuditSettings | None:
+        given = self._one("audit")
+        if given is None:
+            return None
+        deterministic = self._writes if given.deterministic is None else given.deterministic
+        return AuditSettings(deterministic, _default("audit", given, "cache"), _default("audit", given, "pairs"))
 
     def _probe(self) -> Probe | None:
         if self._file.probe_stream is None:

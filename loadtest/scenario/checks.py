@@ -5,6 +5,7 @@ from typing import Any
 
 from loadtest.endpoints.catalog import dialect, kinds
 from loadtest.scenario import form
+from loadtest.scenario.clashes import mapping
 from loadtest.scenario.document import Document, Fault, Keys, dotted
 from loadtest.scenario.pattern import HTTP, Json
 from loadtest.workload.model import Check
@@ -18,6 +19,11 @@ _WRITTEN = ("output_tokens", "finish_reason")  # of an answer that is written to
 def check_faults(document: Document) -> Iterator[Fault]:
     """What is wrong between the keys of a check, and between it and the endpoint."""
     data = document.data
+    audit, endpoint = data.get("audit"), data.get("endpoint")
+    if isinstance(audit, dict) and audit.get("deterministic") and endpoint in kinds() and not _writes(data, endpoint):
+        here = ("audit", "deterministic")
+        text = f"does not apply: the endpoint {endpoint} writes no text that could be the same; remove it"
+        yield Fault(document.values[here], dotted(here), text)
     mix = data.get("mix")
     sections: list[tuple[Keys, Any]] = [((), data)]
     sections += [(("mix", n), part) for n, part in enumerate(mix if isinstance(mix, list) else ())]
@@ -52,13 +58,9 @@ def _against(data: dict[str, Any], check: dict[str, Any]) -> Iterator[tuple[str,
     endpoint = data.get("endpoint")  # of None it is found by asking
     if endpoint not in kinds():
         return
-    streams = data.get("stream") is not False
-    generates = dialect(endpoint).generates
+    streams, generates = data.get("stream") is not False, _writes(data, endpoint)
     if endpoint == HTTP:
-        response = data.get("response")
-        response = response if isinstance(response, dict) else {}
-        streams = response.get("stream") not in (None, "none")
-        generates = response.get("text") is not None or response.get("stream") in ("lines", "chunks")
+        streams = mapping(data, "response").get("stream") not in (None, "none")
     of = check.get("of")
     if of == "body" and streams and (generates or endpoint == HTTP):
         yield "of", "does not apply: answers are streamed, and have no body of one piece; take text, or do not stream"
@@ -67,6 +69,14 @@ def _against(data: dict[str, Any], check: dict[str, Any]) -> Iterator[tuple[str,
     for key in _WRITTEN if not generates and endpoint != HTTP else ():
         if check.get(key) is not None:
             yield key, f"does not apply: the endpoint {endpoint} writes no answer token by token"
+
+
+def _writes(data: dict[str, Any], endpoint: str) -> bool:
+    """Whether answers are texts."""
+    response = mapping(data, "response")
+    if endpoint == HTTP:
+        return response.get("text") is not None or response.get("stream") in ("lines", "chunks")
+    return dialect(endpoint).generates
 
 
 def checks(given: Sequence[form.Check] | None, *, generates: bool) -> tuple[Check, ...]:

@@ -13,6 +13,7 @@ from loadtest.scenario.kinds import (
     MOST_PER_S,
     NAME,
     AbortRule,
+    AuditFlag,
     Axis,
     Bounds,
     Corpus,
@@ -83,6 +84,8 @@ DEFAULTS: dict[str, Any] = {
     "images.count": 1,
     "inputs.order": "shuffle",
     "checks.unknown": "fail",
+    "audit.cache": True,
+    "audit.pairs": 20,
     "probe_stream.input_tokens": Tokens(16, 16),
     "probe_stream.output_tokens": Tokens(1, 1),
     "load.repeat": 1,
@@ -659,6 +662,21 @@ class Response(Section):
     )
 
 
+class Audit(Section):
+    """What is looked into before the first level, by pairs of the same request, one after the other."""
+
+    deterministic: bool | None = Field(
+        None,
+        description="Whether the same request brings the same text. Not given: true, of an endpoint that writes text.",
+    )
+    cache: bool | Literal["declared"] | None = Field(
+        None,
+        description="Whether the second of a pair is more than 10 % faster, which makes the run INVALID; declared: it "
+        "may be, and by how much is reported.",
+    )
+    pairs: Annotated[int, Field(ge=20, le=10_000)] | None = Field(None, description="How many pairs.", examples=[50])
+
+
 class Timeouts(Section):
     """When a request is given up."""
 
@@ -706,6 +724,9 @@ class File(Section):
     )
     load: Load | None = Field(None, description="How requests arrive, and for how long, at every level.")
     checks: Checked = None
+    audit: Annotated[Audit | None, AuditFlag] = Field(
+        None, description="What is looked into before the first level; {} is all of it. Not given: nothing."
+    )
     probe_stream: ProbeStream | None = Field(
         None,
         description="A light stream of small requests beside the load, to see what they suffer under it. It is in no "
@@ -758,6 +779,7 @@ SECTIONS: dict[str, type[Section]] = {
     "response": Response,
     "success": Success,
     "checks": Check,
+    "audit": Audit,
 }
 """The form of each mapping, or of each item of a list, by the key that it stands behind."""
 

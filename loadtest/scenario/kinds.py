@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import (
+    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -280,6 +281,17 @@ def token_bounds(value: object) -> tuple[int | None, int | None] | Literal["aske
         raise ValueError(f"{error}; or a number, or asked") from None
 
 
+def audit(value: object) -> object:
+    """The mapping of an audit that a flag names: ``deterministic,cache`` or ``cache:declared``."""
+    if not isinstance(value, str):
+        return value
+    names = [name.strip() for name in value.split(",")]
+    if not {*names} <= {"deterministic", "cache", "cache:declared"} or {"cache", "cache:declared"} <= {*names}:
+        raise ValueError("expected deterministic, cache, or cache:declared, with a comma between two")
+    cache = "declared" if "cache:declared" in names else "cache" in names
+    return {"deterministic": "deterministic" in names, "cache": cache}
+
+
 def bounds(value: object) -> tuple[int | None, int | None]:
     """``[least, most]`` in tokens, each a whole number or null."""
     match value:
@@ -488,3 +500,4 @@ TokenBounds = Annotated[
     PlainValidator(token_bounds),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"const": "asked"}, _BOUNDS_SCHEMA]}),
 ]
+AuditFlag = BeforeValidator(audit)

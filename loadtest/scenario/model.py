@@ -53,6 +53,14 @@ class ServerSettings(msgspec.Struct, frozen=True):
     max_seq_len: int | None = None
 
 
+class AuditSettings(msgspec.Struct, frozen=True):
+    """What is looked into before the first level, by so many ``pairs`` of the same request; see ``loadtest.audit``."""
+
+    deterministic: bool
+    cache: bool | Literal["declared"]
+    pairs: int
+
+
 class Scenario(msgspec.Struct, frozen=True):
     """What is asked of the target, and for how long.
 
@@ -68,6 +76,7 @@ class Scenario(msgspec.Struct, frozen=True):
     absolute. A ``locked`` scenario is played as it is, or its result says why it cannot be compared. ``slo`` are the
     texts of expressions that ``slo.parse`` reads, ``warn`` of those that ``alert.parse`` does. ``pattern``
     is what the endpoint http sends and takes. ``checks`` have to hold of every workload's answers, besides its own.
+    ``audit`` of None: nothing is looked into.
     """
 
     name: str
@@ -101,6 +110,7 @@ class Scenario(msgspec.Struct, frozen=True):
     warn: tuple[str, ...] = ()
     pattern: Pattern = Pattern()
     checks: tuple[Check, ...] = ()
+    audit: AuditSettings | None = None
 
     @property
     def model(self) -> str | None:
@@ -121,7 +131,7 @@ class Resolved(msgspec.Struct, frozen=True):
     ``sources`` maps the dotted key of the file format (``load.concurrency``, ``levels.0.scheduler``) to
     ``default``, ``file.yaml:12`` or the flag or variable. ``text`` is the complete scenario as YAML: it loads
     back to an equal ``scenario``. ``sha256`` is a digest of what is asked, whoever asked it: not of the name, the
-    question, the seed, the folders of files, or what the figures are held against (``slo``, ``warn``).
+    question, the seed, the folders of files, what the figures are held against (``slo``, ``warn``), or the ``audit``.
     ``not_comparable`` are reasons why a result of it is like no other's: it was scaled, or it is locked and was
     changed.
     """

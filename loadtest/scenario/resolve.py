@@ -54,6 +54,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "probe_rate": ("probe_stream", "rate"),
     "seed": ("seed",),
     "abort_on": ("abort_on",),
+    "audit": ("audit",),
     "slo": ("slo",),
     "warn": ("warn",),
     "timeout": ("timeouts", "total"),
@@ -67,7 +68,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
     "threads": ("server", "threads"),
     "serve_model": ("server", "model"),
 }
-_TEXTS = {"model", "serve_model", "abort_on"}  # never read as a number: a model may be called 7
+_TEXTS = {"model", "serve_model", "abort_on", "audit"}  # never read as a number: a model may be called 7
 _FILES = {"data", "trace", "tokenizer"}  # of a flag relative to the working directory, not to the scenario's folder
 _BODIES = {"body_json", "body_raw", "body_file"}
 _LENGTHS = ("input_tokens", "output_tokens", "correlation")
@@ -105,8 +106,9 @@ def resolve(source: str | None, overrides: dict[str, Override], *, played: bool)
         scenario = scaled(scenario, factor)
         reasons.append(f"played in the small ({scale.origin} {scale.value})")
     if scenario.locked:
-        # An SLO or a warning changes what the figures are held against, and none of them.
-        changes = [override.origin for flag, override in overrides.items() if flag not in alone | {"slo", "warn"}]
+        # These change what the figures are held against, or what is asked beside them, and none of them.
+        alone |= {"slo", "warn", "audit"}
+        changes = [override.origin for flag, override in overrides.items() if flag not in alone]
         reasons += [f"the scenario is locked, and {origin} changed it" for origin in dict.fromkeys(changes)]
     text = write(scenario, sources, f"{scale.origin} {scale.value}" if scale else None)
     return Resolved(scenario, sources, text, _digest(scenario), reasons)
@@ -251,7 +253,7 @@ def _axis_lengths(block: Block) -> list[int]:
 
 def _digest(scenario: Scenario) -> str:
     """See ``Resolved.sha256``."""
-    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None, slo=(), warn=())
+    anonymous = msgspec.structs.replace(scenario, name="", question="", seed=None, slo=(), warn=(), audit=None)
     return hashlib.sha256(msgspec.json.encode(_named(msgspec.to_builtins(anonymous)))).hexdigest()
 
 

@@ -90,6 +90,7 @@ def write(scenario: Scenario, sources: dict[str, str], scale: str | None = None)
         },
     )
     row("checks", checks.written(scenario.checks))
+    row("audit", None if scenario.audit is None else msgspec.structs.asdict(scenario.audit))
     if probe is None:
         row("probe_stream", None)
     else:
