@@ -107,9 +107,11 @@ class Ahead(Supply):
         """End the process."""
         if self._keeping_up is not None:
             self._keeping_up.cancel()
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await asyncio.wait([self._keeping_up])
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.communicate()  # to the end of its pipe, whose transport stays open before
 
     def _serve(self) -> None:
         while self._due and self._ready:
