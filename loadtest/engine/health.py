@@ -29,9 +29,11 @@ class SelfWatch:
         self._opened_before = transport.opened
         self._ports_before = transport.no_free_port
         self._cpu = self._began = 0.0
+        self._late_ns = 0
 
-    def start(self) -> None:
-        """The level begins."""
+    def start(self, t0_ns: int) -> None:
+        """The level begins, at that instant or later."""
+        self._late_ns = max(0, perf_counter_ns() - t0_ns)
         self._transport.waits.clear()
         self._cpu, self._began = time.process_time(), time.perf_counter()
 
@@ -64,6 +66,7 @@ class SelfWatch:
             error_bar_p50_ms=_quantile(waits, 0.5),
             error_bar_p99_ms=_quantile(waits, 0.99),
             no_free_port=self._transport.no_free_port - self._ports_before,
+            start_late_ms=round(self._late_ns / 1e6, 4),
         )
 
 

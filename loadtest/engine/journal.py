@@ -29,12 +29,19 @@ class Journal:
         Raises:
             ResultError: it could not be written whole.
         """
-        line = self._encode(record) + b"\n"
+        self.append(self._encode(record) + b"\n")
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines that another journal had.
+
+        Raises:
+            ResultError: they could not be written whole.
+        """
         try:
-            written = os.write(self._fd, line)
+            written = os.write(self._fd, lines)
         except OSError as error:
             raise self._error(error) from None
-        if written != len(line):
+        if written != len(lines):
             raise self._error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Play:
         for watch in watches:
             watch.add_done_callback(self._watch_ended)
         loop.set_exception_handler(lambda _, context: self._fail(context.get("exception") or context["message"]))
-        self._self_watch.start()
+        self._self_watch.start(t0_ns)
         self._sessions.start(t0_ns)
         if self._bystander is not None:
             self._bystander.start(t0_ns)

@@ -1,0 +1,256 @@
+"""One worker of a cluster as it is reached from here: called through the scheduler, in the loop of dask's client.
+
+A call that is not answered in time tells that the worker is lost.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from loadtest.engine import cluster_worker
+from loadtest.engine.clocks import Offset, Trip, offset
+from loadtest.engine.cluster_worker import Facts, Reply
+from loadtest.engine.journal import Journal
+from loadtest.engine.orders import Done, Failed, Prepare, Ready
+from loadtest.errors import LoadtestError, ResultError
+from loadtest.workload.corpus import UNICODE
+from loadtest.workload.model import Workload
+
+BEGIN_S = 30.0  # in which a worker that has nothing else to do has begun a task
+LEAVE_S = 2.0
+_TRIPS = 24  # round trips by which a clock is known, before each level
+_PART = 4 << 20  # bytes of a journal or a file in one call
+# How a worker or the scheduler turns out to be gone; a call that dask itself gives up is cancelled.
+GONE = (OSError, TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
+
+
+async def call(client: Any, address: str, timeout_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the worker's room returns on the worker at ``address``; what it raises there is raised here.
+
+    Raises:
+        TimeoutError: it did not answer.
+        OSError: it cannot be reached.
+    """
+    return (await asyncio.wait_for(client.run(function, *arguments, workers=[address]), timeout_s))[address]
+
+
+class Remote:
+    """A worker, and what is known of it. ``why`` says what became of one that is lost."""
+
+    def __init__(self, client: Any, number: int, address: str, facts: Facts, silent_s: float) -> None:
+        self.number = number
+        self.address = address
+        self.facts = facts
+        self.clock = Offset(0, 0)
+        self.why = ""
+        self._client = client
+        self._silent_s = silent_s
+        self._trips: deque[Trip] = deque(maxlen=_TRIPS)
+        self._files: dict[str, str] = {}  # there, by their paths here
+        self._orders: list[object] = []
+        self._wake = asyncio.Event()
+        self._said: deque[object] = deque()
+        self._journal_at = 0
+
+    def __str__(self) -> str:
+        return f"worker {self.number} on {self.facts.host} ({self.address})"
+
+    @property
+    def slowest_s(self) -> float:
+        """The longest round trip lately."""
+        return max((trip.answered - trip.asked for trip in self._trips), default=0) / 1e9
+
+    def order(self, order: object) -> None:
+        """Say it with the next call, which is made at once. Only in the client's loop."""
+        self._orders.append(order)
+        self._wake.set()
+
+    async def attend(
+        self, order: Prepare, token: str, journal: Journal, heard: "queue.SimpleQueue[tuple[int, object]]",
+        period_s: float, measuring: asyncio.Semaphore,
+    ) -> None:  # fmt: skip
+        """Have it play a level, and pass on what it says, with its records, until that was all or it is lost.
+
+        None is the last that is heard of it. Its clock is known when it says that it is ready.
+        """
+        self._orders, self.why, self._journal_at = [], "", 0
+        self._trips.clear()
+        self._said.clear()
+        task = None
+        try:
+            order = await self._placed(order, token)
+            # Pinned, and never tried again: what was sent once is not to be sent twice.
+            task = self._client.submit(
+                cluster_worker.play, token, order, 1.5 * self._silent_s, key=f"loadtest-{token}",
+                workers=[self.address], allow_other_workers=False, pure=False, retries=0,
+            )  # fmt: skip
+            await self._begun(task, token, journal)
+            await self._followed(token, journal, heard, period_s, measuring)
+        except LoadtestError as error:
+            heard.put((self.number, Failed(type(error).__name__, str(error))))
+        except GONE as error:
+            self.why = self.why or self._lost(error)
+        except Exception as error:  # noqa: BLE001  # whatever it raised over there
+            words = f"{self} failed, which is a bug in loadtest: {error!r}"
+            heard.put((self.number, Failed("LoadtestError", words)))
+        finally:
+            if task is not None and not self.why:
+                with contextlib.suppress(*GONE):  # then it sees by itself that nobody calls
+                    await call(self._client, self.address, LEAVE_S, cluster_worker.leave, token)
+            heard.put((self.number, None))
+
+    async def _begun(self, task: Any, token: str, journal: Journal) -> None:
+        """Until the task is there.
+
+        Raises:
+            LoadtestError: it does not come.
+        """
+        until = monotonic() + BEGIN_S
+        while not await self._asked(token, journal):
+            if task.status == "error":
+                raise LoadtestError(f"{self} cannot play: {await task.exception()!r}")
+            if monotonic() > until:
+                raise LoadtestError(
+                    f"{self} did not begin within {BEGIN_S:g} s: it is busy with another task; give loadtest workers "
+                    "of its own"
+                )
+            await asyncio.sleep(0.02)
+
+    async def _followed(
+        self, token: str, journal: Journal, heard: "queue.SimpleQueue[tuple[int, object]]", period_s: float,
+        measuring: asyncio.Semaphore,
+    ) -> None:  # fmt: skip
+        last: object = None
+        while True:
+            more = await self._asked(token, journal) == "more"
+            while self._said:
+                message = self._said.popleft()
+                if isinstance(message, Ready):
+                    async with measuring:
+                        self._trips.clear()
+                        while len(self._trips) < _TRIPS:
+                            await self._asked(token, journal)
+                    self.clock = offset(self._trips)
+                if isinstance(message, Done | Failed):
+                    last = message
+                else:
+                    heard.put((self.number, message))
+            if last is not None and not more:
+                heard.put((self.number, last))  # after its last record
+                return
+            if not more:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), period_s)
+
+    async def _asked(self, token: str, journal: Journal) -> str:
+        """One call: orders there, news back. Tells whether there is "more" to fetch, or "all" is; nothing: not begun.
+
+        Raises:
+            ResultError: the records cannot be written here.
+        """
+        self._wake.clear()
+        orders, self._orders = self._orders, []
+        asked = perf_counter_ns()
+        reply: Reply | None = await call(
+            self._client, self.address, self._silent_s, cluster_worker.attend, token, orders, self._journal_at, _PART
+        )
+        if reply is None:
+            self._orders = [*orders, *self._orders]
+            return ""
+        self._trips.append(Trip(asked, reply.stamp_ns, perf_counter_ns()))
+        if lines := zlib.decompress(reply.lines):
+            journal.append(lines)
+        self._journal_at = reply.offset
+        self._said.extend(reply.said)
+        return "more" if reply.more else "all"
+
+    def _lost(self, error: BaseException) -> str:
+        if self._client.status != "running":
+            return "was lost with the scheduler"
+        if isinstance(error, TimeoutError):
+            return f"did not answer for {self._silent_s:g} s"
+        return f"was lost ({short(error)})"
+
+    # -- what a level needs there
+
+    async def _placed(self, order: Prepare, token: str) -> Prepare:
+        """The order as it is carried out there: with the files that it names, and a journal, in the worker's folder."""
+        for path in _files(order):
+            if path not in self._files:
+                self._files[path] = await self._sent(path)
+        there = self._files
+        replace = msgspec.structs.replace
+        wiring, tokens, tls = order.wiring, order.wiring.tokens, order.wiring.tls
+        tokens = replace(
+            tokens,
+            path=tokens.path and there[tokens.path],
+            fits=tuple(replace(fit, corpus=there.get(fit.corpus or "", fit.corpus)) for fit in tokens.fits),
+        )
+        tls = replace(tls, ca=there.get(tls.ca or ""), cert=there.get(tls.cert or ""), key=there.get(tls.key or ""))
+        return replace(
+            order,
+            level=replace(order.level, workloads=tuple(_moved(each, there) for each in order.level.workloads)),
+            wiring=replace(wiring, journal=f"{self.facts.folder}/{token}.jsonl", tokens=tokens, tls=tls),
+        )
+
+    async def _sent(self, path: str) -> str:
+        """Where a file of ours lies on the worker: sent there in parts."""
+        theirs = f"{self.facts.folder}/{len(self._files)}-{Path(path).name}"
+        try:
+            for at, part in _parts(path):
+                await call(self._client, self.address, self._silent_s, cluster_worker.store, theirs, at, part)
+        except OSError as error:
+            if error.filename == path:
+                raise ResultError(f"cannot read {path}, to send it to the workers: {error.strerror}") from None
+            if error.filename == theirs:
+                raise ResultError(f"{self} cannot write {theirs}: {error.strerror}; make room there") from None
+            raise
+        return theirs
+
+
+def short(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+
+
+def _parts(path: str) -> Iterator[tuple[int, bytes]]:
+    """A file in parts, each with where it begins; of an empty one, one part."""
+    with Path(path).open("rb") as file:
+        yield 0, file.read(_PART)
+        while part := file.read(_PART):
+            yield file.tell() - len(part), part
+
+
+def _files(order: Prepare) -> list[str]:
+    """The paths of the files here that a worker opens."""
+    tls = order.wiring.tls
+    found: list[str | None] = [order.wiring.tokens.path]
+    found += [tls.ca, tls.cert, tls.key] if order.wiring.url.startswith("https") else []
+    for workload in order.level.workloads:
+        found.append(None if workload.corpus == UNICODE else workload.corpus)
+        found.append(None if workload.rows is None else workload.rows.path)
+        found += [each.values if isinstance(each.values, str) else None for each in workload.tensors.inputs]
+    return [path for path in dict.fromkeys(found) if path is not None]
+
+
+def _moved(workload: Workload, there: dict[str, str]) -> Workload:
+    """A workload whose files lie elsewhere."""
+    replace, rows, tensors = msgspec.structs.replace, workload.rows, workload.tensors
+    inputs = tuple(
+        replace(each, values=there[each.values]) if isinstance(each.values, str) else each for each in tensors.inputs
+    )
+    return replace(
+        workload,
+        corpus=there.get(workload.corpus or "", workload.corpus),
+        rows=rows and replace(rows, path=there[rows.path]),
+        tensors=replace(tensors, inputs=inputs),
+    )
