@@ -76,7 +76,9 @@ def capacity(options: Options, question: Question, progress: Progress) -> Outcom
     options = detected(options, progress)
     axis, resolved = scenario_of(options, question)
     asked, space = resolved.scenario, space_of(axis, question)
-    workers = options.workers or (max(1, usable_cores() - 1) if space.searched.most is None else None)
+    workers = options.workers
+    if workers is None and options.cluster is None and space.searched.most is None:
+        workers = max(1, usable_cores() - 1)
     options = msgspec.structs.replace(
         options, on_inconclusive="extend", alpha=2 * CHANCE, workers=workers, most=(axis, space.searched.most)
     )

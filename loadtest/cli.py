@@ -579,9 +579,9 @@ def _only_with_run(ctx: click.Context) -> None:
 def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
     way = {
-        "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cacert", "cert", "key", "insecure",
-        "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password", "no_run_header", "yes",
-        "traceparent",
+        "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cluster", "cacert", "cert", "key",
+        "insecure", "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password", "no_run_header", "yes",
+        "traceparent", "server_metrics", "gpu", "dcgm",
     }  # fmt: skip
     own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
     for parameter in ctx.command.params:
@@ -596,7 +596,7 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
     from loadtest.sitting import Options
     from loadtest.wire.tls import Tls
 
-    way = {name: flags.pop(name) for name in ("transport", "proxy", "traceparent", "workers")}
+    way = {name: flags.pop(name) for name in ("transport", "proxy", "traceparent", "workers", "cluster")}
     names = ("cacert", "cert", "key", "insecure", "key_password")
     return Options(
         redact=ctx.obj,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadtest.columns import Bounds, Columns, Mask, Requests, clip, measured
-from loadtest.level import Level, LevelRun
+from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.records import Record
-from loadtest.result import Client, Latency, Spread
+from loadtest.result import Client, Generator, Latency, Spread
+from loadtest.rows import only, that, values
 from loadtest.sessions import users
 from loadtest.stats import Dist, distribution, significant
 
@@ -18,6 +19,7 @@ OWN_LAG_LIMIT_MS = 10.0
 OWN_LAG_LIMIT_SHARE_OF_TTFT = 0.10
 ERROR_BAR_LIMIT_MS = 5.0
 ERROR_BAR_LIMIT_SHARE = 0.10  # of the tightest gated limit
+START_SKEW_LIMIT_MS = 100.0
 SENT_FLOOR = 0.98
 HELD_FLOOR = 0.95
 
@@ -49,6 +51,7 @@ def client(
         *_unsent(sent_share, columns, inside),
         *_not_held(held, level.load.concurrency),
         *_no_port(sum(w.no_free_port for w in workers)),
+        *_apart(workers),
         *_lost(level, records, run),
     ]
     return Client(
@@ -61,6 +64,19 @@ def client(
         error_bar_p50_ms=max((w.error_bar_p50_ms for w in workers if w.error_bar_p50_ms is not None), default=None),
         error_bar_ms=error_bar,
         coalesced_read_share=significant(sum(w.coalesced_reads for w in workers) / reads) if reads else None,
+        start_skew_ms=_skew(workers) if len(workers) > 1 else None,
+        cluster=[
+            Generator(
+                worker=w.worker,
+                host=w.host,
+                clock_offset_ms=w.clock_offset_ms or 0.0,
+                clock_error_ms=w.clock_error_ms or 0.0,
+                start_late_ms=w.start_late_ms,
+                cpu_share=w.cpu_share,
+            )
+            for w in workers
+            if w.host is not None
+        ],
         valid=not reasons,
         reasons=reasons,
     )
@@ -115,7 +131,8 @@ def _held(level: Level, records: Sequence[Record], bounds: Bounds, counted: bool
     asked = level.load.concurrency
     if asked is None or run is None or run.end != "completed":
         return None
-    if any(r.sent_ms is None and r.outcome in {"transport_error", "timed_out"} for r in records):
+    failed = only(records, that(records, "outcome", {"transport_error", "timed_out"}.__contains__))
+    if any(at is None for at in values(failed, "sent_ms")):
         return None  # after a refused connection a slot pauses, and that is the target's doing
     starts, ends = users(records, bounds.sending_ended)
     low, high = bounds.start, bounds.end
@@ -148,6 +165,21 @@ def _no_port(refused: int) -> list[str]:
     return [
         f"this host ran out of ports: {refused} connections found none free, limit 0; use fewer streams, a wider "
         "port range (net.ipv4.ip_local_port_range) or another host"
+    ]
+
+
+def _skew(workers: Sequence[WorkerHealth]) -> float:
+    late = [w.start_late_ms for w in workers]
+    return significant(max(late) - min(late))
+
+
+def _apart(workers: Sequence[WorkerHealth]) -> list[str]:
+    if not workers or (skew := _skew(workers)) <= START_SKEW_LIMIT_MS:
+        return []
+    last = max(workers, key=lambda w: w.start_late_ms)
+    return [
+        f"the workers did not start together: worker {last.worker} {skew:.0f} ms after the first, limit "
+        f"{START_SKEW_LIMIT_MS:.0f} ms; see that nothing else runs on {last.host or 'this host'}"
     ]
 
 

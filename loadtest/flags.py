@@ -115,9 +115,9 @@ _ASKED = (
     ),
     option(
         "--workers",
-        type=click.IntRange(1, 256),
+        type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Generator processes. [default: as the load needs, cores − 1]",
+        help="Generator processes. [default: as the load needs, cores − 1; of a cluster all]",
     ),
     option("--seed", metavar="N", help="Same seed, same requests at the same times. [default: random, recorded]"),
     option(
@@ -192,6 +192,12 @@ _WAY = (
 )
 _PLAYED = (
     option(
+        "--cluster",
+        metavar="URL|local:N",
+        help="Play on the workers of a Dask cluster, tcp://SCHEDULER:8786, or on one of N started here: "
+        "docs/scaling.md.",
+    ),
+    option(
         "--transport", type=click.Choice(["fast", "aiohttp"]), help="HTTP client. [default: fast; aiohttp by a proxy]"
     ),
     option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
@@ -219,6 +225,7 @@ UNPLAYED: dict[str, Any] = {
     "labels": (),
     "workers": None,
 }
+    "cluster": None,
 """What these and --workers are for a command that plays nothing."""
 
 

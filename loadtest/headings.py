@@ -5,7 +5,7 @@ import click
 HEADINGS: dict[str, tuple[str, ...]] = {
     "The load": (
         "source", "concurrency", "rate", "arrival", "burstiness", "trace", "speed", "requests", "duration", "warmup",
-        "grace", "cooldown", "repeat", "seed", "scale", "workers", "transport", "max_in_flight", "max_rate",
+        "grace", "cooldown", "repeat", "seed", "scale", "workers", "cluster", "transport", "max_in_flight", "max_rate",
     ),
     "What is asked": (
         "endpoint", "model", "input_tokens", "output_tokens", "data", "tokenizer", "batch_size", "no_stream", "method",

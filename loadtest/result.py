@@ -268,6 +268,17 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """What the generator saw of itself. Null where only the journal was left to compute from."""
 
     workers: Annotated[int | None, _says("generator processes")] = None
+class Generator(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker of a cluster."""
+
+    worker: int
+    host: str
+    clock_offset_ms: Annotated[float, _says("its clock less that of the run, before the level")]
+    clock_error_ms: Annotated[float, _says("how far that may be off, ±")]
+    start_late_ms: Annotated[float, _says("it heard of the common start so long after it")]
+    cpu_share: Annotated[float, _says("of one core, 0..1")]
+
+
     cpu_share: Annotated[float | None, _says("of one core, 0..1, of the busiest worker")] = None
     loop_lag_ms: Annotated[Spread | None, _says("timers run late, of the worst worker")] = None
     send_lag_ms: Annotated[Spread | None, _says("own lag of every request sent in the window")] = None
@@ -282,6 +293,10 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
 
 
+    start_skew_ms: Annotated[
+        float | None, _says("from the start of the first worker to that of the last; null: one worker")
+    ] = None
+    cluster: Annotated[list[Generator], _says("the workers of a cluster; empty: they were on this host")] = []
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One workload of a mix by itself, in the same window; the parts add up to the level."""
 

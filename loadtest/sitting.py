@@ -25,7 +25,7 @@ from loadtest.endpoints import blanks
 from loadtest.endpoints.catalog import dialect, speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
-from loadtest.engine.crew import Interrupts, Renewed, Seen
+from loadtest.engine.crew import Crew, Interrupts, Renewed, Seen
 from loadtest.engine.local import LocalEngine, check_budget, workers_for
 from loadtest.engine.orders import Snapshot, Wiring
 from loadtest.engine.recorder import lasting
@@ -96,6 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     output: Path | None = None
     workers: int | None = None
     strict: bool = False
+    cluster: str | None = None
     on_inconclusive: OnInconclusive = "report"
     alpha: float | None = None
     resume: bool = False
@@ -134,8 +135,8 @@ class Sitting:
 
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
-        engine: LocalEngine, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
-        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None,
+        engine: Crew, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
+        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None, telemetry: Telemetry,
     ) -> None:  # fmt: skip
         self.levels = levels
         self._bearer = bearer
@@ -189,14 +190,15 @@ class Sitting:
         journal = self.folder / JOURNAL
         went: LevelRun | None = None
         failure: LoadtestError | None = None
-        try:
-            wiring = _authorized(self._wiring, self._bearer)
-            seen = _seen(self._asked.abort_on, self._progress)
-            went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
-        except LoadtestError as error:
-            if not journal.exists():
-                raise
-            failure = error
+        with self._telemetry.watching() as watching:
+            try:
+                wiring = _authorized(self._wiring, self._bearer)
+                seen = _seen(self._asked.abort_on, self._progress)
+                went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
+            except LoadtestError as error:
+                if not journal.exists():
+                    raise
+                failure = error
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played
@@ -319,7 +321,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         workers = options.workers or workers_for(levels)
         check_budget(levels, workers)
         with (
-            LocalEngine(workers) as engine,
+            _engine(options, levels, interrupts, progress) as engine,
             contextlib.closing(target),
             options.bearer.renewing() if options.bearer else contextlib.nullcontext(),
         ):
@@ -343,8 +345,8 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                     facts = _sized(target, facts, asked, speech, levels)
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
-            log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, workers)
-            warned = [*calibration.warning(levels, workers), *skipped(rows)]
+            log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, engine.size)
+            warned = [*calibration.warning(levels, engine.size), *skipped(rows)]
             if options.url is not None:
                 warned += detect.remarks(options.url, asked.endpoint, resolved.sources["endpoint"])
             warned += [*map(redact, rehearsed.notes)]
@@ -537,6 +539,23 @@ def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: 
 
 
 def _confirm(
+def _engine(options: Options, levels: Sequence[Level], interrupts: Interrupts, progress: Progress) -> Crew:
+    """The workers that play the levels: processes of this host, or a cluster's.
+
+    Raises:
+        LoadtestError: they cannot.
+    """
+    if options.cluster is None:
+        workers = options.workers or workers_for(levels)
+        check_budget(levels, workers)
+        return LocalEngine(workers)
+    from loadtest.engine.cluster import ClusterEngine
+
+    progress.note(f"reaching the cluster {options.cluster}")
+    with interrupts.at_once():
+        return ClusterEngine(options.cluster, options.workers)
+
+
     options: Options, origin: Origin, asked: Scenario, levels: Sequence[Level], way: "_Way", progress: Progress
 ) -> None:
     """See that as much may be sent as the plan will, where that is to be asked.
