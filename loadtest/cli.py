@@ -580,8 +580,8 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
     """Refuse what the search to be gone on with has been asked already."""
     way = {
         "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cluster", "cacert", "cert", "key",
-        "insecure", "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password", "no_run_header", "yes",
-        "traceparent", "server_metrics", "gpu", "dcgm",
+        "insecure", "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password",
+        "no_run_header", "yes", "traceparent",
     }  # fmt: skip
     own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
     for parameter in ctx.command.params:

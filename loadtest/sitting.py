@@ -136,7 +136,7 @@ class Sitting:
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: Crew, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
-        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None, telemetry: Telemetry,
+        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None,
     ) -> None:  # fmt: skip
         self.levels = levels
         self._bearer = bearer
@@ -190,15 +190,14 @@ class Sitting:
         journal = self.folder / JOURNAL
         went: LevelRun | None = None
         failure: LoadtestError | None = None
-        with self._telemetry.watching() as watching:
-            try:
-                wiring = _authorized(self._wiring, self._bearer)
-                seen = _seen(self._asked.abort_on, self._progress)
-                went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
-            except LoadtestError as error:
-                if not journal.exists():
-                    raise
-                failure = error
+        try:
+            wiring = _authorized(self._wiring, self._bearer)
+            seen = _seen(self._asked.abort_on, self._progress)
+            went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
+        except LoadtestError as error:
+            if not journal.exists():
+                raise
+            failure = error
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played
