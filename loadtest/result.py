@@ -264,10 +264,6 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     max: float
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """What the generator saw of itself. Null where only the journal was left to compute from."""
-
-    workers: Annotated[int | None, _says("generator processes")] = None
 class Generator(msgspec.Struct, frozen=True, kw_only=True):
     """A worker of a cluster."""
 
@@ -279,6 +275,10 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: Annotated[float, _says("of one core, 0..1")]
 
 
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """What the generator saw of itself. Null where only the journal was left to compute from."""
+
+    workers: Annotated[int | None, _says("generator processes")] = None
     cpu_share: Annotated[float | None, _says("of one core, 0..1, of the busiest worker")] = None
     loop_lag_ms: Annotated[Spread | None, _says("timers run late, of the worst worker")] = None
     send_lag_ms: Annotated[Spread | None, _says("own lag of every request sent in the window")] = None
@@ -289,14 +289,14 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
     error_bar_p50_ms: Annotated[float | None, _says("how long bytes waited for us, p50 of the worst worker")] = None
     error_bar_ms: Annotated[float | None, _says("the same, p99; null: not sampled")] = None
     coalesced_read_share: Annotated[float | None, _says("reads that completed more than one event")] = None
-    valid: Annotated[bool, _says("false when the client, not the server, was the limit")] = True
-    reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
-
-
     start_skew_ms: Annotated[
         float | None, _says("from the start of the first worker to that of the last; null: one worker")
     ] = None
     cluster: Annotated[list[Generator], _says("the workers of a cluster; empty: they were on this host")] = []
+    valid: Annotated[bool, _says("false when the client, not the server, was the limit")] = True
+    reasons: Annotated[list[str], _says("why it is not valid, and the mend")] = []
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One workload of a mix by itself, in the same window; the parts add up to the level."""
 
