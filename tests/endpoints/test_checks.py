@@ -1,6 +1,8 @@
 """A wrong answer that came fast is a failure, and says which expectation it did not meet."""
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -299,6 +301,14 @@ def test_every_check_of_a_scenario_comes_back_from_its_resolved_text(tmp_path: P
     (tmp_path / "schema.json").unlink()
     again, _ = scenario(tmp_path, text)
     assert again == first
+
+
+def test_the_examples_of_the_documentation_are_scenarios(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "checks.md").read_text("utf-8")
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", page, re.MULTILINE)]
+    (tmp_path / "answer.schema.json").write_text('{"type": "object"}')
+    found = [len(scenario(tmp_path, block)[0].workloads[0].checks) for block in blocks if "checks:" in block]
+    assert found == [5, 4]
 
 
 def test_checks_of_the_whole_scenario_are_of_every_part_of_a_mix(tmp_path: Path) -> None:
