@@ -217,6 +217,7 @@ _PLAYED = (
     ),
 )
 UNPLAYED: dict[str, Any] = {
+    "cluster": None,
     "transport": None,
     "traceparent": False,
     "no_run_header": False,
@@ -225,7 +226,6 @@ UNPLAYED: dict[str, Any] = {
     "labels": (),
     "workers": None,
 }
-    "cluster": None,
 """What these and --workers are for a command that plays nothing."""
 
 

@@ -95,8 +95,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     output: Path | None = None
     workers: int | None = None
-    strict: bool = False
     cluster: str | None = None
+    strict: bool = False
     on_inconclusive: OnInconclusive = "report"
     alpha: float | None = None
     resume: bool = False
@@ -317,8 +317,6 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
         levels = plan.levels(asked, bundled=bundled, rows=rows)
         slos = objectives(asked, levels)
         target = _target(options, place, asked, levels, headers, folder, way.proxy)
-        workers = options.workers or workers_for(levels)
-        check_budget(levels, workers)
         with (
             _engine(options, levels, interrupts, progress) as engine,
             contextlib.closing(target),
@@ -526,18 +524,6 @@ def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
     return slos
 
 
-@contextlib.contextmanager
-def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: Progress) -> Iterator[Material]:
-    """The scenario's files, made ready; the user may end that at once."""
-    with contextlib.ExitStack() as stack:
-        with interrupts.at_once():
-            if sources(asked):
-                progress.note("reading the scenario's files")
-            rows = stack.enter_context(material(asked, bundled=bundled))
-        yield rows
-
-
-def _confirm(
 def _engine(options: Options, levels: Sequence[Level], interrupts: Interrupts, progress: Progress) -> Crew:
     """The workers that play the levels: processes of this host, or a cluster's.
 
@@ -555,6 +541,18 @@ def _engine(options: Options, levels: Sequence[Level], interrupts: Interrupts, p
         return ClusterEngine(options.cluster, options.workers)
 
 
+@contextlib.contextmanager
+def _material(asked: Scenario, bundled: bool, interrupts: Interrupts, progress: Progress) -> Iterator[Material]:
+    """The scenario's files, made ready; the user may end that at once."""
+    with contextlib.ExitStack() as stack:
+        with interrupts.at_once():
+            if sources(asked):
+                progress.note("reading the scenario's files")
+            rows = stack.enter_context(material(asked, bundled=bundled))
+        yield rows
+
+
+def _confirm(
     options: Options, origin: Origin, asked: Scenario, levels: Sequence[Level], way: "_Way", progress: Progress
 ) -> None:
     """See that as much may be sent as the plan will, where that is to be asked.
