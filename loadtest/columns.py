@@ -1,18 +1,18 @@
 """Records as arrays, one a reading, and the stretch of time that figures are of. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from itertools import compress
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.records import Record
+from loadtest.rows import floats, only, that
 from loadtest.stats import DECIMALS
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Hashes = NDArray[np.int64]
 
 # What the user's own caps held back, or what was still opening its connection, the generator did not fail to send.
 HELD_BACK = frozenset({"dropped", "never_sent", "cancelled"})
@@ -54,27 +54,30 @@ class Columns(NamedTuple):
     unsent: Mask  # due, and the generator's own failure to send
 
     @classmethod
-    def of(cls, records: Sequence[Record], prompts: AbstractSet[int] = frozenset()) -> "Columns":
+    def of(cls, records: Sequence[Record], prompts: Collection[int] | Hashes = ()) -> "Columns":
         """One pass over ``records`` for each column; ``prompts`` are the hashes of what was sent before them."""
+        ok = that(records, "outcome", "ok".__eq__)
+        unsent = np.zeros(len(records), dtype=np.bool_)
+        unsent[~ok] = [*map(_failed_to_send, only(records, ~ok))]
         return cls(
-            intended=_floats(r.intended_ms for r in records),
-            sent=_floats(r.sent_ms for r in records),
-            wait=_floats(r.wait_ms for r in records),
-            connect=_floats(r.connect_ms for r in records),
-            first_token=_floats(r.first_token_ms for r in records),
-            first_answer=_floats(r.first_answer_ms for r in records),
-            last_token=_floats(r.last_token_ms for r in records),
-            done=_floats(r.done_ms for r in records),
-            asked_input_tokens=_floats(r.asked_input_tokens for r in records),
-            input_tokens=_floats(r.input_tokens for r in records),
-            asked_output_tokens=_floats(r.asked_output_tokens for r in records),
-            output_tokens=_floats(r.output_tokens for r in records),
-            events=_floats(r.events for r in records),
-            samples=_floats(r.samples for r in records),
+            intended=floats(records, "intended_ms"),
+            sent=floats(records, "sent_ms"),
+            wait=floats(records, "wait_ms"),
+            connect=floats(records, "connect_ms"),
+            first_token=floats(records, "first_token_ms"),
+            first_answer=floats(records, "first_answer_ms"),
+            last_token=floats(records, "last_token_ms"),
+            done=floats(records, "done_ms"),
+            asked_input_tokens=floats(records, "asked_input_tokens"),
+            input_tokens=floats(records, "input_tokens"),
+            asked_output_tokens=floats(records, "asked_output_tokens"),
+            output_tokens=floats(records, "output_tokens"),
+            events=floats(records, "events"),
+            samples=floats(records, "samples"),
             repeated=_repeated(records, prompts),
-            ok=np.array([r.outcome == "ok" for r in records], dtype=np.bool_),
-            streamed=np.array([r.streamed for r in records], dtype=np.bool_),
-            unsent=np.array([_failed_to_send(r) for r in records], dtype=np.bool_),
+            ok=ok,
+            streamed=that(records, "streamed", bool),
+            unsent=unsent,
         )
 
     @property
@@ -108,14 +111,14 @@ class Requests(NamedTuple):
     def only(self, chosen: Iterable[bool]) -> "Requests":
         """Those that ``chosen`` says, one answer a request."""
         mask = np.fromiter(chosen, dtype=np.bool_, count=len(self.records))
-        return Requests(
-            list(compress(self.records, mask.tolist())), Columns._make(column[mask] for column in self.columns)
-        )
+        return Requests(only(self.records, mask), Columns._make(column[mask] for column in self.columns))
 
 
-def prompts(records: Iterable[Record]) -> Iterator[int]:
-    """The hashes of the whole inputs that the load sent, as far as they are known."""
-    return (r.prompt_hash for r in records if r.prompt_hash is not None and r.sent_ms is not None and not r.probe)
+def prompts(records: Sequence[Record]) -> Hashes:
+    """The hashes of the whole inputs that the load sent, as far as they are known: rising, each once."""
+    hashes = floats(records, "prompt_hash")  # 48 bits: exact in a float
+    known = ~np.isnan(hashes) & ~np.isnan(floats(records, "sent_ms")) & ~that(records, "probe", bool)
+    return np.unique(hashes[known].astype(np.int64))
 
 
 def low(values: Floats) -> float:
@@ -140,19 +143,16 @@ def clip(starts: Floats, ends: Floats, start: float, end: float) -> tuple[Floats
     return np.clip(starts[touches], start, end), np.clip(ends[touches], start, end)
 
 
-def _floats(values: Iterable[float | None]) -> Floats:
-    return np.array(list(values), dtype=np.float64)  # None becomes NaN
-
-
-def _repeated(records: Sequence[Record], prompts: AbstractSet[int]) -> Floats:
+def _repeated(records: Sequence[Record], prompts: Collection[int] | Hashes) -> Floats:
     found = np.full(len(records), np.nan)
-    sent = [(r.sent_ms, r.id, index) for index, r in enumerate(records) if r.sent_ms is not None]
-    seen: set[int] = set()
-    for _, _, index in sorted(sent):
-        prompt = records[index].prompt_hash
-        if prompt is not None:
-            found[index] = prompt in seen or prompt in prompts
-            seen.add(prompt)
+    hashes, sent = floats(records, "prompt_hash"), floats(records, "sent_ms")
+    known = np.flatnonzero(~np.isnan(hashes) & ~np.isnan(sent))
+    known = known[np.lexsort((floats(records, "id")[known], sent[known]))]
+    in_order = hashes[known].astype(np.int64)
+    before = prompts if isinstance(prompts, np.ndarray) else np.array([*prompts], dtype=np.int64)
+    again = np.ones(len(known), dtype=np.bool_)
+    again[np.unique(in_order, return_index=True)[1]] = False
+    found[known] = again | np.isin(in_order, before)
     return found
 
 

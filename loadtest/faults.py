@@ -15,14 +15,14 @@ CLOCK_SLACK_MS = 1.0
 def faults(level: Level, records: Sequence[Record], run: LevelRun | None, probes: Sequence[Record]) -> list[str]:
     """What no level and no request can have had, in words, of the load's ``records`` and of the stream beside it."""
     return [
-        *_lost(level, records, run),
+        *lost(level, records, run),
         *(f"{count} sessions {fault}" for fault, count in _sessions(records).items()),
         *_requests(level, records, "requests"),
         *_requests(level, probes, "requests of the probe stream"),
     ]
 
 
-def _lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> Iterator[str]:
+def lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> Iterator[str]:
     """Requests that were counted otherwise than they are recorded."""
     if run is not None and run.scheduled not in {None, len(records)}:
         yield f"{run.scheduled} requests became due and {len(records)} are recorded"

@@ -20,6 +20,7 @@ from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
 from loadtest.result import Goodput, LevelResult, Metric, SloResult, VerdictName
+from loadtest.rows import only, that
 from loadtest.slo import Limit, Slo, limits_of
 from loadtest.stats import DECIMALS, PERCENTILES, rank, significant
 from loadtest.summary import window_of
@@ -80,13 +81,13 @@ def judge(played: Sequence[Played], slos: Sequence[Slo], looks: int = 1, alpha: 
 
 
 def _window(played: Played) -> Window:
-    records = [record for record in played.records if not record.probe]
+    records = only(played.records, that(played.records, "probe", operator.not_))
     columns = Columns.of(records)
     stretch = window_of(played.level, columns, played.run)
     inside = columns.belonging_to(stretch)
     if played.run is not None and played.run.end in ("interrupted", "aborted"):
         # What was then cut off, or not sent any more, the target has not failed.
-        inside &= np.array([record.outcome not in ("cancelled", "never_sent") for record in records], dtype=np.bool_)
+        inside &= ~that(records, "outcome", {"cancelled", "never_sent"}.__contains__)
     return Window(Requests(records, columns), inside, stretch)
 
 

@@ -9,6 +9,7 @@ from itertools import chain, compress
 
 import numpy as np
 
+from loadtest import selection
 from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, clip, measured
 from loadtest.level import Level, input_words, output_words
 from loadtest.records import OUTCOMES, Record
@@ -26,6 +27,7 @@ from loadtest.result import (
     Workload,
     data_of,
 )
+from loadtest.rows import Rows, floats, only, that, values
 from loadtest.stats import distribution, due_distribution, significant
 
 # Counts and rates ---------------------------------------------------------------------------------------------
@@ -34,11 +36,11 @@ from loadtest.stats import distribution, due_distribution, significant
 def counts(requests: Requests, inside: Mask) -> Counts:
     """How many there are, and how each of them ended."""
     records, columns = requests
-    by_outcome = Counter(r.outcome for r in records)
+    by_outcome = Counter(values(records, "outcome"))
     return Counts(
         scheduled=len(records),
         sent=int(np.count_nonzero(~np.isnan(columns.sent))),
-        resent=sum(r.resent for r in records),
+        resent=sum(values(records, "resent")),
         in_window=int(np.count_nonzero(inside)),
         **{outcome: by_outcome[outcome] for outcome in OUTCOMES},
     )
@@ -58,7 +60,8 @@ def rates(requests: Requests, inside: Mask, length_s: float | None, target_per_s
 
 def finish_reasons(records: Sequence[Record]) -> dict[str, int]:
     """Of the ok ones, the most frequent first."""
-    reasons = Counter(r.finish_reason or "unknown" for r in records if r.outcome == "ok")
+    both = zip(values(records, "finish_reason"), values(records, "outcome"), strict=True)
+    reasons = Counter(reason or "unknown" for reason, outcome in both if outcome == "ok")
     return dict(reasons.most_common())
 
 
@@ -67,9 +70,7 @@ def errors(records: Sequence[Record]) -> list[ErrorGroup]:
     counts: Counter[tuple[str, int | None]] = Counter()
     examples: dict[tuple[str, int | None], str] = {}
     oldest: dict[tuple[str, int | None], float] = {}
-    for record in records:
-        if record.outcome == "ok":
-            continue
+    for record in only(records, that(records, "outcome", "ok".__ne__)):
         error = record.error
         key = (error.kind, _telling(error.status)) if error else (record.outcome, None)
         counts[key] += 1
@@ -158,7 +159,7 @@ def workload(level: Level, only: int | None, requests: Requests, inside: Mask) -
     """What was asked and answered: of the whole level, or of ``only`` the workload at that place of its mix."""
     records, columns = requests
     good = inside & columns.ok
-    sources: set[Source] = {r.token_source or "unknown" for r in compress(records, good.tolist())}
+    sources: set[Source] = {source or "unknown" for source in compress(values(records, "token_source"), good.tolist())}
     of = level.workloads if only is None else [level.workloads[only]]
     return Workload(
         input_tokens=_token_lengths(
@@ -174,8 +175,8 @@ def workload(level: Level, only: int | None, requests: Requests, inside: Mask) -
 
 def cached_input_tokens(records: Sequence[Record], good: Mask) -> int | None:
     """What the server took from its cache, of the ``good`` requests; None where it did not say."""
-    cached = [r.cached_input_tokens for r in compress(records, good.tolist()) if r.cached_input_tokens is not None]
-    return sum(cached) if cached else None
+    cached = floats(records, "cached_input_tokens")[good]
+    return None if np.isnan(cached).all() else int(np.nansum(cached))
 
 
 def _token_lengths(requested: str, asked: Floats, observed: Floats) -> TokenLengths:
@@ -266,11 +267,21 @@ def _itl(records: Sequence[Record], good: Mask, in_one_burst: Mask) -> Metric:
 
     So are those whose events all arrived at once: a gap needs two arrivals, and 0 ms is not a speed.
     """
+    if isinstance(records, Rows):
+        return _itl_of_rows(records, good, in_one_burst)
     chosen = list(compress(records, good.tolist()))
     gaps = [[] if burst else r.itl_ms or [] for r, burst in zip(chosen, in_one_burst[good].tolist(), strict=True)]
     pooled = np.fromiter(chain.from_iterable(gaps), dtype=np.float64, count=sum(map(len, gaps)))
     partial = sum(r.events < 2 or len(kept) < r.events - 1 for r, kept in zip(chosen, gaps, strict=True))
     return Metric(ok=distribution(pooled), excluded=partial)
+
+
+def _itl_of_rows(records: Rows, good: Mask, in_one_burst: Mask) -> Metric:
+    """The same of more gaps than memory holds."""
+    gaps = records.only(good & ~in_one_burst).gap_blocks
+    events = records.floats("events")[good]
+    kept = np.where(in_one_burst, 0, records.gap_counts())[good]
+    return Metric(ok=selection.distribution(gaps), excluded=int(np.count_nonzero((events < 2) | (kept < events - 1))))
 
 
 def concurrency(starts: Floats, ends: Floats, bounds: Bounds) -> Concurrency:

@@ -10,6 +10,7 @@ from loadtest.columns import Bounds, Columns, Requests
 from loadtest.level import Level
 from loadtest.records import Record
 from loadtest.result import ModelPart, Part, ProbeResult, Turn
+from loadtest.rows import that, values
 from loadtest.stats import significant
 
 
@@ -20,7 +21,7 @@ def workloads(level: Level, requests: Requests, bounds: Bounds, target_per_s: fl
     weights = sum(workload.weight for workload in level.workloads)
     parts = []
     for place, workload in enumerate(level.workloads):
-        own = requests.only(record.workload == place for record in requests.records)
+        own = requests.only(that(requests.records, "workload", place.__eq__))
         inside = own.columns.belonging_to(bounds)
         share = None if target_per_s is None else significant(target_per_s * workload.weight / weights)
         parts.append(
@@ -40,8 +41,8 @@ def workloads(level: Level, requests: Requests, bounds: Bounds, target_per_s: fl
 def turns(requests: Requests, bounds: Bounds) -> list[Turn]:
     """Each turn of the sessions."""
     found = []
-    for turn in sorted({record.turn for record in requests.records if record.turn is not None}):
-        own = requests.only(record.turn == turn for record in requests.records)
+    for turn in sorted({*values(requests.records, "turn")} - {None}):
+        own = requests.only(own == turn for own in values(requests.records, "turn"))
         inside = own.columns.belonging_to(bounds)
         good = inside & own.columns.ok
         latency = measures.latency(own, inside)
@@ -61,8 +62,8 @@ def turns(requests: Requests, bounds: Bounds) -> list[Turn]:
 def models(requests: Requests, bounds: Bounds) -> list[ModelPart]:
     """Each model that the records name, in the order of the names."""
     found = []
-    for model in sorted({record.model for record in requests.records if record.model is not None}):
-        own = requests.only(record.model == model for record in requests.records)
+    for model in sorted({*values(requests.records, "model")} - {None}):
+        own = requests.only(own == model for own in values(requests.records, "model"))
         inside = own.columns.belonging_to(bounds)
         latency = measures.latency(own, inside)
         found.append(

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.faults import CLOCK_SLACK_MS, faults
+from loadtest.faults import CLOCK_SLACK_MS, faults, lost
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import Counts, Latency, LevelResult, Metric, ModelPart, Part, ProbeResult, Throughput, Turn
+from loadtest.rows import Rows, values
 from loadtest.stats import PERCENTILES, Dist, Due
 
 # Figures are reported to 7 significant digits.
@@ -53,7 +54,16 @@ def contradictions(
 
     ``window`` is the stretch that the figures are of, or None when it is empty. ``probes`` are the records of the
     stream beside the load. Where the records themselves are impossible only that is said: everything else follows.
+    Of ``Rows`` only what takes no memory of each is looked at: conservation, the lists, and the distributions.
     """
+    if isinstance(records, Rows):
+        return [
+            *lost(level, records, run),
+            *_counts(records, window, figures.counts),
+            *_listed(figures),
+            *_distributions(_metrics(figures.latency)),
+            *_probe(probes, window, figures.probe),
+        ]
     return faults(level, records, run, probes) or [
         *_counts(records, window, figures.counts),
         *_listed(figures),
@@ -77,7 +87,7 @@ def _alike(one: float, other: float) -> bool:
 
 def _counts(records: Sequence[Record], window: Stretch | None, counts: Counts) -> Iterator[str]:
     """Conservation."""
-    ended = Counter(r.outcome for r in records)
+    ended = Counter(values(records, "outcome"))
     if not counts.scheduled == len(records) == counts.ok + counts.failed:
         yield (
             f"{counts.scheduled} requests are counted as scheduled, {len(records)} are recorded and "
@@ -86,7 +96,7 @@ def _counts(records: Sequence[Record], window: Stretch | None, counts: Counts) -
     wrong = [name for name in OUTCOMES if getattr(counts, name) != ended[name]]
     if wrong:
         yield f"the counts of {', '.join(wrong)} are not those of the records"
-    inside = sum(window.holds(r.intended_ms) for r in records) if window else counts.in_window
+    inside = sum(map(window.holds, values(records, "intended_ms"))) if window else counts.in_window
     if counts.in_window != inside or not counts.in_window <= counts.scheduled or not counts.sent <= counts.scheduled:
         yield f"{inside} requests were due in the window and {counts.in_window} are counted"
 

@@ -1,7 +1,7 @@
 """The sessions of a level, put together from the records of their turns. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from loadtest.columns import Bounds, Floats
 from loadtest.level import Level
 from loadtest.records import Record
 from loadtest.result import Sessions
+from loadtest.rows import floats, only, that
 from loadtest.stats import significant
 
 # What the end of the level cut off is no failure of the session's; a turn that met a full cap is.
@@ -41,23 +42,21 @@ class Session(NamedTuple):
         return start, max(last.done_ms, sending_ended)  # thinking of a next turn that was never due
 
 
-def sessions(records: Iterable[Record]) -> list[Session]:
+def sessions(records: Sequence[Record]) -> list[Session]:
     """Every session among ``records``, of which those without one are left out."""
     turns: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.session is not None:
-            turns[record.session].append(record)
+    for record in only(records, that(records, "session", lambda session: session is not None)):
+        assert record.session is not None
+        turns[record.session].append(record)
     return [Session(sorted(found, key=lambda record: record.turn or 0)) for found in turns.values()]
 
 
 def users(records: Sequence[Record], sending_ended: float) -> tuple[Floats, Floats]:
     """From when until when each user was there: one a session, and one a request without. In ms, NaN as in columns."""
-    spans = [session.span(sending_ended) for session in sessions(records)]
-    spans += [
-        (None if r.sent_ms is None else r.sent_ms - r.wait_ms, r.done_ms) for r in records if r.session is None
-    ]  # fmt: skip
-    both = np.array(spans, dtype=np.float64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
+    spans = np.array([session.span(sending_ended) for session in sessions(records)], dtype=np.float64).reshape(-1, 2)
+    alone = np.isnan(floats(records, "session"))
+    starts, ends = floats(records, "sent_ms") - floats(records, "wait_ms"), floats(records, "done_ms")
+    return np.concatenate([spans[:, 0], starts[alone]]), np.concatenate([spans[:, 1], ends[alone]])
 
 
 def summarised(level: Level, records: Sequence[Record], bounds: Bounds) -> Sessions | None:

@@ -3,19 +3,19 @@
 The records' times are the truth; whatever the workers thought of a request (``in_window``) is computed again here.
 """
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
 
 from loadtest import measures, parts, sessions
 from loadtest.client import client
-from loadtest.columns import Bounds, Columns, Requests, high, low
+from loadtest.columns import Bounds, Columns, Hashes, Requests, high, low
 from loadtest.level import Level, LevelRun
 from loadtest.reconcile import Stretch, contradictions
 from loadtest.records import Record
 from loadtest.result import LevelResult, Status, Window
+from loadtest.rows import only, that, values
 from loadtest.stats import DECIMALS, significant
 from loadtest.steady import drifting, steady_from
 
@@ -29,7 +29,7 @@ _STATUS: dict[str, Status] = {
 
 
 def summarise(
-    level: Level, records: Sequence[Record], run: LevelRun | None, prompts: AbstractSet[int] = frozenset(),
+    level: Level, records: Sequence[Record], run: LevelRun | None, prompts: Collection[int] | Hashes = (),
     gated_ms: float | None = None,
 ) -> LevelResult:  # fmt: skip
     """The figures of ``level`` from all its ``records``, in any order.
@@ -39,8 +39,8 @@ def summarise(
     itself is null. ``prompts`` are the hashes of what the run had sent before this level (``columns.prompts``), and
     ``gated_ms`` the lowest limit on a time that an SLO sets.
     """
-    probes = [record for record in records if record.probe]
-    records = [record for record in records if not record.probe]
+    beside = that(records, "probe", bool)
+    probes, records = only(records, beside), only(records, ~beside)
     columns = Columns.of(records, prompts)
     requests = Requests(records, columns)
     bounds = window_of(level, columns, run)
@@ -63,7 +63,7 @@ def summarise(
         latency=latency,
         tokens_per_event=measures.tokens_per_event(columns, inside & columns.ok),
         single_burst=int(np.count_nonzero(inside & columns.ok & columns.in_one_burst)),
-        bad_events=sum(r.bad_events for r in records),
+        bad_events=sum(values(records, "bad_events")),
         finish_reasons=measures.finish_reasons(records),
         errors=measures.errors(records),
         client=client(

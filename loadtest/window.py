@@ -9,6 +9,7 @@ from loadtest import measures
 from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, low
 from loadtest.level import Level
 from loadtest.result import LevelResult
+from loadtest.rows import values
 from loadtest.slo import Scope
 from loadtest.stats import DECIMALS
 
@@ -32,11 +33,12 @@ class Window(NamedTuple):
         if not scope.of_some:
             return self
         places = {place for place, workload in enumerate(level.workloads) if workload.name == scope.workload}
+        each = (values(self.requests.records, name) for name in ("turn", "workload", "model"))
         chosen = [
-            scope.turn in (None, r.turn)
-            and (scope.workload is None or r.workload in places)
-            and scope.model in (None, level.model if r.model is None else r.model)
-            for r in self.requests.records
+            scope.turn in (None, turn)
+            and (scope.workload is None or workload in places)
+            and scope.model in (None, level.model if model is None else model)
+            for turn, workload, model in zip(*each, strict=True)
         ]
         return Window(self.requests.only(chosen), self.inside[chosen], self.bounds)
 

@@ -53,12 +53,15 @@ FLOORS = [
         "statement",
         "consent",
     },
-    {"wire", "records", "columns", "target", "calibration", "credentials"},
+    {"columns"},
+    {"rows"},
+    {"wire", "records", "target", "calibration", "credentials"},
     {"level"},
     {
         "workload",
         "schedule",
         "stats",
+        "selection",
         "evidence",
         "shift",
         "tails",
@@ -77,7 +80,7 @@ FLOORS = [
 ]
 PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
-    "sessions", "measures", "columns", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
+    "sessions", "measures", "columns", "selection", "repeats", "caveats", "reconcile", "faults", "plan", "reports", "level",
     "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
     "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace",
 }  # fmt: skip
