@@ -98,9 +98,9 @@ def main() -> None:
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, json_to: str | None, output: Path | None,
     strict: bool, quiet: bool, verbose: int, on_inconclusive: Literal["report", "fail", "extend"],
-    junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None, csv: Path | None,
-    parquet: Path | None, otlp: str | None, mlflow: str | None, compat: tuple[str, Path] | None,
-    **flags: Any,
+    junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None, no_html: bool,
+    csv: Path | None, parquet: Path | None, otlp: str | None, mlflow: str | None,
+    compat: tuple[str, Path] | None, **flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
 
@@ -133,7 +133,7 @@ def run(
             outcome = play(options, progress)
         notes = _tell(pipeline, outcome.result, outcome.folder)
         _print(outcome.result, outcome.folder, json_to, live_json)
-        if not outcome.at_once:
+        if not (no_html or outcome.at_once):
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
@@ -185,7 +185,7 @@ def capacity(
     ctx: click.Context, /, url: str | None, source: str | None, axis: Literal["rate", "concurrency"] | None,
     least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int, lost: int,
     tiers: tuple[str, ...], output: Path | None, resume: Path | None, json_to: str | None, quiet: bool, verbose: int,
-    live_json: str | None, prometheus: str | None,
+    live_json: str | None, prometheus: str | None, no_html: bool,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Search for the highest rate, or concurrency, that keeps the SLOs: up by doublings, then by halves in between,
@@ -213,7 +213,7 @@ def capacity(
         with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
         _print(outcome.result, outcome.folder, json_to, live_json)
-        if not outcome.at_once:
+        if not (no_html or outcome.at_once):
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
             click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
@@ -460,7 +460,7 @@ def compare(
     ctx: click.Context, /, named: tuple[str, ...], tolerance: str, metrics: tuple[str, ...], allow_unlike: bool,
     baseline_dir: Path | None, save_baseline: str | None, in_turn: bool, rounds: int, output: Path | None,
     json_to: str | None, junit: Path | None, markdown: Path | None, quiet: bool,
-    live_json: str | None, prometheus: str | None,
+    live_json: str | None, prometheus: str | None, no_html: bool,
     **flags: Any,
 ) -> None:  # fmt: skip
     """Compare result folders, figure by figure, and exit 99 if CANDIDATE is worse than BASE, 98 if that cannot be told.
@@ -495,7 +495,7 @@ def compare(
         with pipeline.of_failure("compare", _note, redact):
             if in_turn:
                 with _watched(quiet, 0, json_to, live_json, prometheus) as progress:
-                    folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress)
+                    folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress, page=not no_html)
             else:
                 _only_with_run(ctx)
                 folders = (
@@ -552,7 +552,7 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
 
 def _played_in_turn(
     ctx: click.Context, flags: dict[str, Any], base: list[str], candidate: list[str], rounds: int,
-    output: Path | None, progress: "Progress",
+    output: Path | None, progress: "Progress", *, page: bool,
 ) -> tuple[list[Path], list[Path]]:  # fmt: skip
     """The folders of both sides, played now."""
     from loadtest.result import load
@@ -561,8 +561,10 @@ def _played_in_turn(
     if len(base) != 1 or len(candidate) != 1:
         raise click.UsageError("--run takes two URLs, that of the base and that of the candidate")
     options = _options(ctx, flags, url=base[0], source=flags.pop("source"), output=output)
+    if options.wanted.metrics not in (None, "off"):
+        raise click.UsageError("--metrics URL is of one server, and --run plays two: leave it out, or give off")
     folders = in_turn(options, candidate[0], rounds, progress)
-    for folder in (*folders[0], *folders[1]):
+    for folder in (*folders[0], *folders[1]) if page else ():
         _keep_page(load(folder), folder)
     return folders
 
@@ -581,9 +583,9 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
     way = {
         "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cluster", "cacert", "cert", "key",
         "insecure", "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password",
-        "no_run_header", "yes", "traceparent",
+        "no_run_header", "yes", "traceparent", "server_metrics", "gpu", "dcgm",
     }  # fmt: skip
-    own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus"}
+    own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus", "no_html"}
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name not in way | own and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -594,6 +596,7 @@ def _nothing_but_the_way(ctx: click.Context) -> None:
 def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
     """What to play, by the ``flags`` of ``scenario_flags`` and ``way_flags``, all of them."""
     from loadtest.sitting import Options
+    from loadtest.telemetry.sight import Wanted
     from loadtest.wire.tls import Tls
 
     way = {name: flags.pop(name) for name in ("transport", "proxy", "traceparent", "workers", "cluster")}
@@ -607,6 +610,7 @@ def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Option
         labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),
         tls=Tls(*(flags.pop(name) for name in names)),
         rehearse=not flags.pop("no_rehearsal"),
+        wanted=Wanted(flags.pop("server_metrics"), flags.pop("gpu"), flags.pop("dcgm")),
         wait_ready_s=_seconds("--wait-ready", flags.pop("wait_ready")),
         overrides=_overrides(ctx, flags),  # what is left of them is the scenario's
         command=("loadtest", *map(shlex.quote, sys.argv[1:])),

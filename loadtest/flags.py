@@ -215,6 +215,14 @@ _PLAYED = (
     click.option(
         "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
     ),
+    option(
+        "--metrics",
+        "server_metrics",
+        metavar="URL|off",
+        help="Where the server's Prometheus metrics are, which are read each second. [default: at the target, if any]",
+    ),
+    option("--gpu", is_flag=True, help="Watch this host's NVIDIA GPUs, where the target is here."),
+    option("--dcgm", metavar="URL", help="Watch the GPUs of a DCGM exporter."),
 )
 UNPLAYED: dict[str, Any] = {
     "cluster": None,
@@ -224,6 +232,9 @@ UNPLAYED: dict[str, Any] = {
     "yes": False,
     "no_rehearsal": False,
     "labels": (),
+    "server_metrics": None,
+    "gpu": False,
+    "dcgm": None,
     "workers": None,
 }
 """What these and --workers are for a command that plays nothing."""
@@ -270,11 +281,12 @@ _LIVE = (
         help="While it runs, a line of JSON a second there; - is stdout, instead of the table.",
     ),
     option("--prometheus", metavar="[HOST]:PORT", help="While it runs, metrics to be scraped there. [host: 127.0.0.1]"),
+    option("--no-html", is_flag=True, help="Leave no report.html beside the result: it takes a second."),
 )
 
 
 def live_flags(command: F) -> F:
-    """Who else is told while levels are played, of every command that plays."""
+    """Who is told while levels are played, and whether a page is left, of every command that plays."""
     for each in reversed(_LIVE):
         command = each(command)
     return command

@@ -16,12 +16,13 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "api_key", "basic", "auth_command", "auth_refresh", "headers", "proxy", "cacert", "cert", "key",
         "key_password", "insecure", "wait_ready", "no_rehearsal", "traceparent", "no_run_header", "yes",
     ),
+    "What is watched": ("server_metrics", "gpu", "dcgm"),
     "The bundled server": (
         "scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads",
     ),
     "What is written and shown": (
-        "output", "labels", "json_to", "html", "png", "svg", "markdown", "junit", "csv", "parquet", "compat", "otlp",
-        "mlflow", "live_json", "prometheus", "quiet", "verbose", "help",
+        "output", "labels", "json_to", "html", "no_html", "png", "svg", "markdown", "junit", "csv", "parquet", "compat",
+        "otlp", "mlflow", "live_json", "prometheus", "quiet", "verbose", "help",
     ),
 }  # fmt: skip
 """Which options stand below which heading, by their parameters' names; what is in none comes first."""

@@ -15,9 +15,10 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user who has set nothing, with a cache folder of the tests' own."""
+    """The environment of a user who wants no page and has set nothing else, with a cache folder of the tests' own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADTEST_", "COV"))}
-    return {**kept, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "PYTHONWARNINGS": "error"}
+    own = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "LOADTEST_NO_HTML": "1"}
+    return {**kept, **own, "PYTHONWARNINGS": "error"}
 
 
 @pytest.fixture

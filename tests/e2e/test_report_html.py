@@ -265,7 +265,8 @@ def test_the_data_can_be_saved(opened: Opened, folder: Path) -> None:
 
 
 def test_a_run_leaves_its_page(opened: Opened, loadtest: Command, tiny: str, tmp_path: Path) -> None:
-    done = loadtest("run", tiny, "-c", "1,4", "-n", "30", "--output-tokens", "8", "-o", "out", "-q")
+    asked = ("-c", "1,4", "-n", "30", "--output-tokens", "8", "-o", "out", "-q")
+    done = loadtest("run", tiny, *asked, LOADTEST_NO_HTML="0")
     assert done.returncode == 0, done.stderr
     found = marks(opened(path=tmp_path / "out" / "report.html"))
     assert {"latency-throughput", "percentiles", "timeline-times", "slowest"} <= {*found}
