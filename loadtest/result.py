@@ -18,6 +18,7 @@ from loadtest.level import Batching, Level
 from loadtest.schedule import Load
 from loadtest.slo import Unit
 from loadtest.stats import Dist, Due
+from loadtest.telemetry.figures import Gpu, Host, Server
 from loadtest.workload import model
 
 SCHEMA_VERSION = 1
@@ -77,6 +78,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     prompts_sized: Annotated[
         str | None, _says("how made prompts got their lengths, such as: by the tokenizer in ./llama-3, exactly")
     ] = None
+    telemetry: Annotated[
+        list[str], _says("what was watched while the levels were played, and why the server was not")
+    ] = []
     not_comparable: Annotated[
         list[str], _says("why the figures are not those of the scenario as it stands; empty: they are")
     ] = []
@@ -400,7 +404,12 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[ErrorGroup] = []
     goodput: Goodput | None = None
     client: Client
-    server: Annotated[dict[str, Any] | None, _says("scraped from or reported by the server")] = None
+    server: Annotated[Server | None, _says("what it said of itself; null: conditions.telemetry says why")] = None
+    gpus: Annotated[list[Gpu], _says("those that were watched; empty: none was")] = []
+    energy_per_output_token_j: Annotated[
+        float | None, _says("of all these, over the whole level; null: energy or tokens are not known")
+    ] = None
+    host: Annotated[Host | None, _says("the one that the client ran on")] = None
     slo: list[SloResult] = []
     model: Annotated[str | None, _says("asked in this level; null: the run's, conditions.endpoint.model")] = None
     batch_size: Annotated[int, Meta(ge=1, description="samples that each request asked for at once")] = 1

@@ -42,6 +42,7 @@ from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
 from loadtest.statement import Axis
 from loadtest.target import REACH_S, BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.telemetry.sight import Telemetry, Wanted, Way
 from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
 from loadtest.wire.exchange import TransportName
@@ -74,7 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     in which levels were played before, and ``source`` the scenario that lies in it. ``rehearse``: send a request before
     the clock; ``wait_ready_s``: wait so long until the target is ready. ``basic`` is a ``name:password``. ``confirm``
     answers whether as much may be sent as a question says; of None nobody is there to ask. ``most`` is what a search
-    raises, and how far. ``redact`` knows all the secrets here, and learns what else comes up.
+    raises, and how far, ``wanted`` what to watch. ``redact`` knows all the secrets here, and learns what else comes up.
     """
 
     url: str | None
@@ -102,12 +103,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     rehearse: bool = True
     wait_ready_s: float | None = None
+    wanted: Wanted = Wanted()
     command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = secrets_of(self.headers, self.api_key, (self.url or "").partition("?")[2])
         known += [self.tls.password or "", *of_user(self.basic or "")]
-        for url in (self.url, self.proxy):
+        for url in (self.wanted.metrics, self.wanted.dcgm):
+            known += secrets_of((), None, (url or "").partition("?")[2])
+        for url in (self.url, self.proxy, self.wanted.metrics, self.wanted.dcgm):
             if found := _URL_USER.match(url or ""):
                 known += [*of_user(found[1]), *of_user(unquote(found[1]))]
         self.redact.learn(known)
@@ -136,10 +140,11 @@ class Sitting:
     def __init__(
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: Crew, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
-        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None,
+        slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None, telemetry: Telemetry,
     ) -> None:  # fmt: skip
         self.levels = levels
         self._bearer = bearer
+        self._telemetry = telemetry
         self.slos = slos
         self.alerts = [alert.parse(text) for text in asked.warn]
         self._looks = looks
@@ -190,28 +195,31 @@ class Sitting:
         journal = self.folder / JOURNAL
         went: LevelRun | None = None
         failure: LoadtestError | None = None
-        try:
-            wiring = _authorized(self._wiring, self._bearer)
-            seen = _seen(self._asked.abort_on, self._progress)
-            went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
-        except LoadtestError as error:
-            if not journal.exists():
-                raise
-            failure = error
+        with self._telemetry.watching() as watching:
+            try:
+                wiring = _authorized(self._wiring, self._bearer)
+                seen = _seen(self._asked.abort_on, self._progress)
+                went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
+            except LoadtestError as error:
+                if not journal.exists():
+                    raise
+                failure = error
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played
         from loadtest.summary import summarise
 
+        missed = [*map(self.redact, watching.missing)]
         if self._bearer is not None and self._bearer.failed is not None:
-            self.begun = msgspec.structs.replace(
-                self.begun, warnings=[*dict.fromkeys([*self.begun.warnings, self._bearer.failed])]
-            )
+            missed.append(self._bearer.failed)
+        if missed:
+            self.begun = msgspec.structs.replace(self.begun, warnings=[*dict.fromkeys([*self.begun.warnings, *missed])])
         self._played += 1
         records, self._offset = read(journal, self._offset)
         if failure is not None and not records:
             raise failure
         figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
+        figures = watching.of(figures, records, went)
         figures = self._judged([Played(level, figures, records, went)])
         self._sent.update(prompts(records))
         return Playing(figures, records, went, _ended_badly(level, went, records) if went else failure)
@@ -322,6 +330,10 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             contextlib.closing(target),
             options.bearer.renewing() if options.bearer else contextlib.nullcontext(),
         ):
+            watched = Telemetry(
+                options.wanted, place.origin if place else parse("127.0.0.1"), asked.endpoint,
+                Way(headers, options.tls, way.proxy, options.proxy, options.bearer),
+            )  # fmt: skip
             with interrupts.at_once():
                 if place is not None:
                     _confirm(options, place.origin, asked, levels, way, progress)
@@ -340,16 +352,18 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                     facts, rehearsed = waited(ready, patience_s, _saying(options, progress)) if patience_s else ready()
                     speech = rehearsed.speech
                     facts = _sized(target, facts, asked, speech, levels)
+                    unseen = watched.find(place.origin if place else parse(facts.url))
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, engine.size)
             warned = [*calibration.warning(levels, engine.size), *skipped(rows)]
             if options.url is not None:
                 warned += detect.remarks(options.url, asked.endpoint, resolved.sources["endpoint"])
-            warned += [*map(redact, rehearsed.notes)]
+            warned += [*map(redact, [*rehearsed.notes, *unseen])]
             begun = _begun(options, resolved, facts, redact, way, warned)
             begun = msgspec.structs.replace(begun, adaptations=[*map(redact, rehearsed.adaptations)])
-            begun = msgspec.structs.replace(begun, run_id=run)
+            told = msgspec.structs.replace(begun.conditions, telemetry=[*map(redact, watched.notes)])
+            begun = msgspec.structs.replace(begun, run_id=run, conditions=told)
             wiring = _wiring(options, asked, facts, speech, headers, folder, way, run if options.traceparent else None)
             if not options.resume:
                 _write_scenario(folder, resolved, redact)
@@ -369,6 +383,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                 looks,
                 options.alpha,
                 options.bearer,
+                watched,
             )
 
 

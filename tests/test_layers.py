@@ -52,6 +52,8 @@ FLOORS = [
         "search",
         "statement",
         "consent",
+        "telemetry",
+        "explain",
     },
     {"columns"},
     {"rows"},

@@ -142,6 +142,7 @@ class Crew(abc.ABC):
             scheduled=sum(message.scheduled for message in done.values()) if len(done) == count else None,
             reason=reason,
             began_at=began.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            t0_ns=t0,
         )
 
     def _listen(

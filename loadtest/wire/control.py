@@ -47,11 +47,12 @@ class _UnixConnection(http.client.HTTPConnection):
 def ask(
     origin: Origin, address: str, method: str, path: str, *, timeout_s: float,
     headers: Mapping[str, str] | None = None, body: object = None, tls: Tls | None = None, proxy: Proxy | None = None,
+    most_bytes: int = _MOST_BYTES,
 ) -> Reply:  # fmt: skip
     """Ask one thing of the target. With a proxy, ``address`` is the proxy's.
 
     Raises:
-        TargetError: it could not be reached, or did not answer HTTP within ``timeout_s``.
+        TargetError: it could not be reached, did not answer HTTP within ``timeout_s``, or more than ``most_bytes``.
         UsageError: a header is not one that HTTP can carry.
     """
     if proxy is not None:
@@ -83,9 +84,12 @@ def ask(
         with _deadline(connection, timeout_s):
             connection.request(method, path, data, sent)
             response = connection.getresponse()
-            text = response.read(_MOST_BYTES).decode("utf-8", "replace")
+            read = response.read(most_bytes + 1)
+            if len(read) > most_bytes:
+                raise TargetError(f"{where} answers with more than {most_bytes >> 20} MiB; it was not read further")
             if response.length:  # what a bounded read does not raise by itself
                 raise http.client.IncompleteRead(b"", response.length)
+            text = read.decode("utf-8", "replace")
     except TimeoutError:
         raise TargetError(f"cannot reach {where}: no whole answer within {timeout_s:g} s; is it running?") from None
     except ssl.SSLError as error:

@@ -1,0 +1,233 @@
+"""What watches the levels of a run: the server's metrics, its GPUs, this host; and what cannot be watched, and why."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from loadtest.credentials import Bearer
+from loadtest.errors import UsageError
+from loadtest.level import LevelRun
+from loadtest.records import Record
+from loadtest.result import LevelResult
+from loadtest.telemetry import dcgm, figures, here, names, tokens
+from loadtest.telemetry.figures import Looks, Span
+from loadtest.telemetry.nvml import Nvml
+from loadtest.telemetry.scrape import Place, beside, given, text
+from loadtest.telemetry.throttle import REASONS
+from loadtest.telemetry.watch import Seen, Unseen, Watch
+from loadtest.wire.origin import Origin
+from loadtest.wire.proxy import Proxy
+from loadtest.wire.tls import Tls
+
+OFF = "off"
+_TRITON_PORT = 8002
+_TRITON = ("triton", "kserve")
+_SERVER = "server"
+_Eye = Literal["server", "gpus", "host"]
+_CALLED: dict[_Eye, str] = {"server": "the server's metrics", "gpus": "the GPUs", "host": "this host"}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What is to be watched: ``metrics`` of None are looked for, of "off" not; ``dcgm`` is an exporter's URL."""
+
+    metrics: str | None = None
+    gpu: bool = False
+    dcgm: str | None = None
+
+
+class Way(NamedTuple):
+    """How the run gets to its target, as far as its metrics may be reached in the same way.
+
+    ``proxy_given`` is the user's word on proxies, which holds for other hosts as well.
+    """
+
+    headers: Sequence[tuple[str, str]]
+    tls: Tls
+    proxy: Proxy | None
+    proxy_given: str | None
+    bearer: Bearer | None
+
+
+class _Server:
+    """The metrics at ``place``; of which kind they are shows in the first that are read."""
+
+    def __init__(self, place: Place, bearer: Bearer | None) -> None:
+        self.place = place
+        self.kind: names.Kind | None = None
+        self._bearer = bearer
+
+    def look(self) -> Seen:
+        found = text(self.place, None if self._bearer is None else self._bearer.header)
+        try:
+            self.kind = self.kind or names.kind_of(found)
+            if self.kind is None:
+                raise Unseen(f"{self.place.url} has no metrics of a server that is known here")
+            return {_SERVER: names.read(found, self.kind)}
+        except ValueError as error:
+            raise Unseen(f"{self.place.url}: {error}") from None
+
+
+class _Dcgm:
+    """The exporter at ``place``."""
+
+    def __init__(self, place: Place, bearer: Bearer | None) -> None:
+        self.place = place
+        self.models: dict[str, str] = {}
+        self._bearer = bearer
+
+    def look(self) -> Seen:
+        found = text(self.place, None if self._bearer is None else self._bearer.header)
+        try:
+            return dcgm.read(found, self.models)
+        except ValueError as error:
+            raise Unseen(f"{self.place.url}: {error}") from None
+
+
+class Watching:
+    """What is seen during one level. ``missing`` says what was not, and why."""
+
+    def __init__(self, telemetry: "Telemetry", watches: dict[_Eye, Watch]) -> None:
+        self._telemetry = telemetry
+        self._watches = watches
+        self.missing: list[str] = []
+
+    def of(self, level: LevelResult, records: Sequence[Record], run: LevelRun | None) -> LevelResult:
+        """The figures of the level with what was seen, and its tokens held against the server's.
+
+        Where the server has counted fewer than it has told, the figures rest on nothing, and are not valid.
+        """
+        if run is None or run.t0_ns is None:
+            return level
+        t0, telemetry = run.t0_ns, self._telemetry
+        start = level.window.warmup_s * 1000
+        measured_s = level.window.measured_s
+        span = Span(start, math.inf if measured_s is None else start + measured_s * 1000)
+
+        def looks(eye: _Eye, name: str) -> Looks:
+            watch = self._watches.get(eye)
+            return [((at - t0) / 1e6, seen[name]) for at, seen in watch.looks if name in seen] if watch else []
+
+        def seen_of(eye: _Eye) -> list[str]:
+            watch = self._watches.get(eye)
+            return list(dict.fromkeys(name for _, seen in watch.looks for name in seen)) if watch else []
+
+        server = None
+        if telemetry.server is not None and telemetry.server.kind is not None and looks("server", _SERVER):
+            url, kind = telemetry.server.place.url, telemetry.server.kind
+            server = figures.server(kind, url, looks("server", _SERVER), span)
+            if tokens.short(tokens.counted(server, records)):  # it may count a moment later than it sends
+                self._watches["server"].again()
+                server = figures.server(kind, url, looks("server", _SERVER), span)
+            server = tokens.counted(server, records)
+        models = telemetry.gpus.models if telemetry.gpus else {}
+        gpus = [figures.gpu(name, models.get(name), looks("gpus", name), REASONS, span) for name in seen_of("gpus")]
+        unsound = tokens.unsound(server, records)
+        client = level.client
+        if unsound is not None:
+            client = msgspec.structs.replace(client, valid=False, reasons=[*client.reasons, unsound])
+        return msgspec.structs.replace(
+            level,
+            server=server,
+            gpus=gpus,
+            energy_per_output_token_j=tokens.energy(gpus, records),
+            host=figures.host(looks("host", here.NAME), span) if looks("host", here.NAME) else None,
+            client=client,
+        )
+
+
+class Telemetry:
+    """The eyes of a run.
+
+    Raises:
+        UsageError: a URL is none, or this host's GPUs are asked for and cannot be read, or are not the target's.
+    """
+
+    def __init__(self, wanted: Wanted, target: Origin, endpoint: str, way: Way) -> None:
+        self._wanted = wanted
+        self._target = target
+        self._endpoint = endpoint
+        self._way = way
+        self.server: _Server | None = None
+        self.gpus: Nvml | _Dcgm | None = None
+        self.notes: list[str] = []
+        """What is watched, a line each, and why something is not."""
+        if wanted.gpu and wanted.dcgm:
+            raise UsageError("--gpu and --dcgm both name the GPUs; give one of them")
+        if wanted.gpu:
+            if not target.loopback:
+                raise UsageError(
+                    f"--gpu reads the GPUs of this host, and {target.host} is another; give --dcgm URL, the address of "
+                    "its DCGM exporter"
+                )
+            self.gpus = Nvml()
+        elif wanted.dcgm:
+            self.gpus = _Dcgm(self._given("--dcgm", wanted.dcgm), way.bearer)
+        if wanted.metrics not in (None, OFF):
+            self.server = _Server(self._given("--metrics", wanted.metrics or ""), way.bearer)
+
+    def _given(self, flag: str, url: str) -> Place:
+        return given(flag, url, self._target, self._way.headers, self._way.tls, self._way.proxy_given)
+
+    def find(self, target: Origin) -> list[str]:
+        """Look for the metrics of the target, which has been made ready; returns what the user should know.
+
+        Where nobody asked for them, that there are none is a note and no warning.
+        """
+        way, warnings = self._way, []
+        if self.server is not None:
+            if (why := _tried(self.server.look)) is not None:
+                warnings.append(f"--metrics: {why}")
+        elif self._wanted.metrics is None:
+            places = [beside(target, way.headers, way.tls, way.proxy)]
+            if self._endpoint in _TRITON and target.socket is None:
+                places.append(beside(target, way.headers, way.tls, way.proxy, _TRITON_PORT))
+            reasons = []
+            for place in places:
+                server = _Server(place, way.bearer)
+                if (why := _tried(server.look)) is None:
+                    self.server = server
+                    break
+                reasons.append(why)
+            else:
+                self.notes.append(f"server: not seen, {'; '.join(reasons)}")
+        if self.server is not None and self.server.kind is not None:
+            self.notes.append(f"server: {self.server.kind}, {self.server.place.url}")
+        if isinstance(self.gpus, _Dcgm):
+            if (why := _tried(self.gpus.look)) is not None:
+                warnings.append(f"--dcgm: {why}")
+            self.notes.append(f"GPUs: {self.gpus.place.url}")
+        elif self.gpus is not None:
+            self.notes.append(f"GPUs: {', '.join(dict.fromkeys(self.gpus.models.values()))}, by their driver")
+        return warnings
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Watching]:
+        """Watch, as long as a level is played."""
+        looks: dict[_Eye, Callable[[], Seen]] = {"host": here.look}
+        if self.server is not None:
+            looks["server"] = self.server.look
+        if self.gpus is not None:
+            looks["gpus"] = self.gpus.look
+        watches = {eye: Watch(look) for eye, look in looks.items()}
+        found = Watching(self, watches)
+        for watch in watches.values():
+            watch.begin()
+        try:
+            yield found
+        finally:
+            for eye, watch in watches.items():
+                watch.end()
+                if watch.why is not None and eye != "host":
+                    found.missing.append(f"{_CALLED[eye]} were missing at times: {watch.why}")
+
+
+def _tried(look: Callable[[], Seen]) -> str | None:
+    """Why one look finds nothing; None if it does."""
+    try:
+        look()
+    except Unseen as error:
+        return str(error)
+    return None
