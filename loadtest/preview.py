@@ -36,6 +36,7 @@ def preview(
             *unused(asked, overrides, bundled=bundled),
             *calibration.warning(levels, needed),
             *_questions(url, asked, levels),
+            *_beside(asked),
         ]
         found = forecast(
             Source(
@@ -65,6 +66,12 @@ def _questions(url: str | None, asked: Scenario, levels: Sequence[Level]) -> Ite
     origin = site(url, asked.endpoint).origin
     if (found := consent.question(origin, levels, asked.max_rate_per_s, asked.max_in_flight)) is not None:
         yield f"run would ask first, or want --yes: {found}"
+
+
+def _beside(asked: Scenario) -> Iterator[str]:
+    """What is sent besides the levels and is in no estimate of them."""
+    if asked.audit is not None:
+        yield f"the audit sends {2 * asked.audit.pairs} requests before the first level, which are not in this estimate"
 
 
 def _refusals(asked: Scenario, levels: Sequence[Level], workers: int, bundled: bool) -> Iterator[str]:

@@ -61,6 +61,7 @@ def count(tokenizer: Any, texts: Sequence[str], *, special: bool) -> list[int]:
 
 def size(tokenizer: Any, text: str) -> int:
     """The number of tokens of one text by itself."""
+    # A batch of one would be counted by threads, which the fork of a worker leaves behind.
     return len(tokenizer.encode(text, add_special_tokens=False))
 
 

@@ -66,8 +66,9 @@ def test_a_cache_that_nobody_declared_makes_the_run_invalid(loadtest: Command, s
     pairs = [json.loads(line) for line in (tmp_path / "out" / "audit.jsonl").read_text("utf-8").splitlines()]
     assert len(pairs) == 40
     assert all(record["text"].startswith("The answer is ") for record in pairs)
-    again = loadtest("report", "out")
+    again = loadtest("report", "out", "--html", "page.html")
     assert "audit cache: INVALID" in again.stdout
+    assert "audit cache: INVALID" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_cache_that_is_declared_is_measured(loadtest: Command, server: str, tmp_path: Path) -> None:
@@ -103,6 +104,12 @@ def test_the_same_seed_is_another_audit(loadtest: Command, server: str, tmp_path
         prompts.append({json.loads(line)["prompt_hash"] for line in lines})
     assert len(prompts[0]) == len(prompts[1]) == 20
     assert not prompts[0] & prompts[1]
+
+
+def test_a_plan_says_what_an_audit_sends(loadtest: Command) -> None:
+    done = loadtest("plan", "http://127.0.0.1:1", "--endpoint", "chat", "--audit", "cache", "-n", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the audit sends 40 requests before the first level" in " ".join(done.stdout.split())
 
 
 def test_texts_that_differ_fail_the_run(loadtest: Command, server: str, tmp_path: Path) -> None:
