@@ -21,7 +21,8 @@ _MOST = 200  # characters of what is said of a failed check
 _SHOWN = 60  # of these, of what was found
 _EXPECTED = 90  # and of what was expected
 _EXTRA = "pip install '.[schema]'"
-_PAGE = re.compile(rb"\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
+_LOOKED_AT = 2000  # of a body, or characters of a text, that tell whether it is a page
+_PAGE = re.compile(r"\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
 _decode = msgspec.json.Decoder().decode
 _NO_JSON = object()
 
@@ -202,8 +203,9 @@ def _of_length(check: Check) -> tuple[str, _Finding]:
 
 
 def _page(seen: _Looked) -> str | None:
-    start = (seen.text if seen.reading.body is None else seen.body or "")[:2000]
-    if _PAGE.match(start.encode()) or seen.reading.content_type.startswith("text/html"):
+    body = seen.reading.body
+    start = (seen.text if body is None else body[:_LOOKED_AT].decode("utf-8", "replace"))[:_LOOKED_AT]
+    if _PAGE.match(start) or seen.reading.content_type.startswith("text/html"):
         return _shown(start)
     return None
 
