@@ -8,6 +8,7 @@ from typing import Any
 from loadtest.alert import PERCENTILES, Alert, Figure
 from loadtest.result import LevelResult, Metric, TokenLengths, Workload
 from loadtest.slo import TIMES, Unit
+from loadtest.telemetry.tokens import apart
 
 # docs/metrics.md, "When the client was the limit": CPU share only warns.
 CPU_SHARE = 0.90
@@ -41,7 +42,7 @@ def caveats(level: LevelResult, prompts_sized: str | None = None, alerts: Sequen
     said = [nothing] if level.counts.in_window == 0 else []
     said += [*_client(level), *_lengths(level.workload, prompts_sized)]
     said += [f"{part.name}: {text}" for part in level.workloads for text in _lengths(part.workload, prompts_sized)]
-    said += [*_cache(level.workload), *_stream(level), *_beside(level)]
+    said += [*_cache(level.workload), *_stream(level), *_beside(level), *_server(level)]
     said += [text for alert in alerts if alert.is_of(level.name) and (text := _alerted(level, alert))]
     return [f"{level.name}: {text}" for text in said]
 
@@ -68,6 +69,29 @@ def _client(level: LevelResult) -> list[str]:
             "connection"
         )
     return said
+
+
+def _server(level: LevelResult) -> list[str]:
+    """Where the server's own counts are not the client's, short of making the level invalid."""
+    server = level.server
+    if server is None:
+        return []
+    if server.restarted:
+        return [
+            "the server's counters went back, so what it counted is not known: it was started anew, or several servers "
+            "answer at this address"
+        ]
+    tokens, share = server.generation_tokens, apart(server.generation_tokens)
+    if tokens is None or share is None:
+        return []
+    if share > 0:
+        why = "others used it too, and their load is in these figures, or not all that it wrote was told"
+    elif level.client.valid:
+        why = "they are a tokenizer's, which may be another than its own"
+    else:
+        return []  # the reason why it is not valid
+    more = "more" if share > 0 else "fewer"
+    return [f"the server counted {abs(share):.1%} {more} output tokens than the client ({tokens.server:,}): {why}"]
 
 
 def _lengths(workload: Workload, prompts_sized: str | None) -> list[str]:

@@ -72,6 +72,7 @@ def main() -> None:
     loadtest plan -s chat                            what that would send, without sending it
     loadtest compare results/before results/after    whether it got worse
     loadtest report results/quickstart-…             the table of an earlier run, its page, its charts
+    loadtest explain results/quickstart-…            what limited each of its levels
     """
 
 
@@ -429,6 +430,35 @@ def report(
         _print(result, folder, json_to)
         for note in [*exports.make(result, folder), *notes]:
             _note(note)
+
+
+@main.command(short_help="Say what limited each level of an earlier run.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@option("--json", "json_to", metavar="-|FILE", help="Write it there as JSON; - is stdout, instead of the text.")
+def explain(folder: Path, json_to: str | None) -> None:
+    """Print what limited each level of a result folder, the heaviest first, with the figures that say so: the client,
+    waiting before the server, its queue, its key/value cache, prefill, decode, the GPU's power, or nothing at all.
+
+    It rests on what the server and the GPUs told while the levels were played (run --metrics, --gpu, --dcgm), and says
+    what it would have needed where it cannot tell.
+
+    \b
+    loadtest explain results/quickstart-20260101T120000Z
+    loadtest explain results/before --json - | jq .levels[0].findings
+    loadtest explain results/before --json why.json
+    """
+    with _exits():
+        from loadtest.explain import explain as reasons
+        from loadtest.recovery import recovered
+
+        _can_write(json_to)
+        result = recovered(folder)
+        found = reasons(result)
+        with _reader_may_leave():
+            if _wants_table(found, json_to):
+                from loadtest.reports.explain import text
+
+                click.echo(text(found, result, *_paper()), nl=False)
 
 
 @main.command(short_help="Compare two runs, or several of each side: is it a regression?")

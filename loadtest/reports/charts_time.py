@@ -1,11 +1,11 @@
 """Charts of a level as it went: what came in, what was in flight, how long it took, what failed, the slowest. Pure.
 
-All panels of the timeline count from the level's start. A series of the server's own, its queue or its GPU, is one more
-panel beside them: rows of ``level``, ``at`` in seconds and a value, made only where the result has it.
+All panels of the timeline count from the level's start. What the server and its GPUs told has panels beside those of
+the requests, of the same clock; made only where the result has it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import altair as alt
@@ -33,7 +33,9 @@ from loadtest.reports.charts import (
 from loadtest.reports.charts_levels import Fields, Lead
 from loadtest.reports.charts_requests import Drawn
 from loadtest.reports.figures import failure
+from loadtest.result import LevelResult
 from loadtest.stats import distribution
+from loadtest.telemetry.figures import Figure
 
 SLOWEST = 20
 # Parts of a level's time: so many, and of few requests fewer, lest each part hold one or none.
@@ -53,11 +55,78 @@ class _Played(NamedTuple):
 
 
 def timeline(levels: Sequence[Drawn], time: Lead) -> list[Chart | Absent]:
-    """The panels of the timeline: arrivals and answers, requests in flight, the time, failures."""
+    """The panels of the timeline: arrivals and answers, requests in flight, the time, failures, and what the server and
+    its GPUs told, where they did."""
     played = _played(levels)
     if not played:
         return [Absent("Timeline", "there are no records of single requests")]
-    return [_arrivals(played), _in_flight(played), _times(played, time), _failures(played)]
+    told = [panel for of in _TOLD if (panel := _told(levels, played, of)) is not None]
+    return [_arrivals(played), _in_flight(played), _times(played, time), *told, _failures(played)]
+
+
+class _Told(NamedTuple):
+    """A panel of what was watched: its lines by their names, each with the figures of a level that it draws."""
+
+    name: str
+    title: str
+    about: str
+    unit: str
+    factor: float
+    lines: dict[str, Callable[[LevelResult], list[Figure | None]]]
+
+
+def _of_server(name: str) -> Callable[[LevelResult], list[Figure | None]]:
+    return lambda level: [getattr(level.server, name)] if level.server else []
+
+
+def _of_gpus(name: str) -> Callable[[LevelResult], list[Figure | None]]:
+    return lambda level: [getattr(gpu, name) for gpu in level.gpus]
+
+
+_TOLD = (
+    _Told(
+        "timeline-queue", "The server's requests", "Requests that the server computed, and those in its queue.",
+        "requests", 1.0, {"running": _of_server("running"), "waiting": _of_server("waiting")},
+    ),
+    _Told(
+        "timeline-cache", "The server's key/value cache",
+        "How much of it was in use, and how much of the prompts was found in it.", "%", 100.0,
+        {"in use": _of_server("kv_usage"), "prompts found": _of_server("prefix_hit_share")},
+    ),
+    _Told(
+        "timeline-gpu", "GPUs", "How much of the time something ran on each of the GPUs, and of its memory in use.",
+        "%", 100.0, {"busy": _of_gpus("utilisation"), "memory": _of_gpus("memory_share")},
+    ),
+    _Told("timeline-power", "GPU power", "What each of the GPUs took.", "W", 1.0, {"power": _of_gpus("power_w")}),
+)  # fmt: skip
+
+
+def _told(levels: Sequence[Drawn], played: Sequence[_Played], of: _Told) -> Chart | None:
+    rows: list[Fields] = [
+        {"level": level.name, "at": number(at / 1000), "what": f"{what} {place}" if place else what,
+         "value": number(of.factor * value)}
+        for level in levels
+        for what, figures in of.lines.items()
+        for place, figure in enumerate(figures(level.figures))
+        for at, value in (figure.series if figure else ())
+        if at >= 0
+    ]  # fmt: skip
+    if not rows:
+        return None
+    lines = list(dict.fromkeys(row["what"] for row in rows))
+    drawing = (
+        alt.Chart(ROWS)
+        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0))
+        .encode(
+            x=_at(),
+            y=alt.Y("value:Q", title=of.unit, axis=_FEW),
+            color=color("what", lines),
+            tooltip=[_TIP, alt.Tooltip("what:N", title="what"), alt.Tooltip("value:Q", title=of.unit)],
+        )
+    )
+    columns = [("level", "level"), ("at", "s"), ("what", "what"), ("value", of.unit)]
+    names = {row["level"] for row in rows}
+    return _panel(of.name, of.title, of.about, drawing, rows, columns, [one for one in played if one.name in names])
 
 
 def _arrivals(levels: Sequence[_Played]) -> Chart:

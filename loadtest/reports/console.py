@@ -27,6 +27,7 @@ from loadtest.reports.finding import finding
 from loadtest.reports.parts import tables
 from loadtest.result import Client, Counts, LevelResult, Part, Result, Spread, TokenLengths
 from loadtest.schedule import Load
+from loadtest.telemetry.figures import Figure
 
 MARK = "!"
 CUT = " …"
@@ -67,7 +68,7 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     shown = page.table(level_columns(levels), _sections(levels)) if levels else []
     for beside in tables(result):
         shown += page.table(beside, [])
-    page.paragraphs([*footnotes(shown), *_client(levels)], style="dim")
+    page.paragraphs([*footnotes(shown), *_client(levels), *_server(levels)], style="dim")
     page.paragraphs([finding(result)], style="bold")
     page.paragraphs(marked(levels), style="yellow", hanging=2)
     page.paragraphs(errors(levels), style="red", hanging=2, most=LINES_OF_AN_EXAMPLE)
@@ -278,6 +279,31 @@ def _client(levels: Sequence[LevelResult]) -> list[str]:
         _asked_and_sent(levels),
     ]
     return [f"{GLUE}· ".join(part.replace(" ", GLUE) for part in parts if part)]
+
+
+def _server(levels: Sequence[LevelResult]) -> list[str]:
+    """What the server and its GPUs told of themselves, of each figure the worst level's."""
+    seen = [level.server for level in levels if level.server]
+    gpus = [gpu for level in levels for gpu in level.gpus]
+    if not seen and not gpus:
+        return []
+
+    def most(figures: Iterable[Figure | None]) -> float | None:
+        return max((figure.mean for figure in figures if figure), default=None)
+
+    waiting, kv = most(server.waiting for server in seen), most(server.kv_usage for server in seen)
+    busy, power = most(gpu.utilisation for gpu in gpus), most(gpu.power_w for gpu in gpus)
+    preempted = sum(server.preemptions or 0 for server in seen)
+    parts = [
+        f"server{' at its worst' if len(levels) > 1 else ''}",
+        "" if waiting is None else f"{waiting:,.1f} waiting",
+        "" if kv is None else f"{kv:.0%} of its key/value cache in use",
+        f"{preempted:,} preempted" if preempted else "",
+        "" if busy is None else f"a GPU busy {busy:.0%} of the time",
+        "" if power is None else f"{power:,.0f} W",
+        "loadtest explain says what limited it",
+    ]
+    return [f"{GLUE}· ".join(part.replace(" ", GLUE) for part in parts if part).replace(f"{GLUE}· ", ": ", 1)]
 
 
 def _error_bar(seen: Sequence[Client]) -> str:

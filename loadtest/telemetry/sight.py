@@ -114,17 +114,21 @@ class Watching:
             watch = self._watches.get(eye)
             return list(dict.fromkeys(name for _, seen in watch.looks for name in seen)) if watch else []
 
+        by = tokens.told(records)
         server = None
         if telemetry.server is not None and telemetry.server.kind is not None and looks("server", _SERVER):
-            url, kind = telemetry.server.place.url, telemetry.server.kind
-            server = figures.server(kind, url, looks("server", _SERVER), span)
-            if tokens.short(tokens.counted(server, records)):  # it may count a moment later than it sends
+
+            def counted(url: str, kind: names.Kind) -> figures.Server:
+                return tokens.counted(figures.server(kind, url, looks("server", _SERVER), span), by)
+
+            at = telemetry.server.place.url, telemetry.server.kind
+            server = counted(*at)
+            if tokens.short(server):  # it may count a moment later than it sends
                 self._watches["server"].again()
-                server = figures.server(kind, url, looks("server", _SERVER), span)
-            server = tokens.counted(server, records)
+                server = counted(*at)
         models = telemetry.gpus.models if telemetry.gpus else {}
         gpus = [figures.gpu(name, models.get(name), looks("gpus", name), REASONS, span) for name in seen_of("gpus")]
-        unsound = tokens.unsound(server, records)
+        unsound = tokens.unsound(server, by)
         client = level.client
         if unsound is not None:
             client = msgspec.structs.replace(client, valid=False, reasons=[*client.reasons, unsound])
@@ -132,7 +136,7 @@ class Watching:
             level,
             server=server,
             gpus=gpus,
-            energy_per_output_token_j=tokens.energy(gpus, records),
+            energy_per_output_token_j=tokens.energy(gpus, by),
             host=figures.host(looks("host", here.NAME), span) if looks("host", here.NAME) else None,
             client=client,
         )

@@ -1,6 +1,7 @@
 """The tokens of a level as the server counts them, held against those of its records. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -8,17 +9,43 @@ from loadtest.records import Record
 from loadtest.telemetry.figures import Counted, Gpu, Server
 
 APART = 0.02
-# Below so many tokens apart it is one or two answers, such as of somebody's health check.
+# Below so many tokens apart it is one or two answers, such as those of somebody's health check.
 APART_TOKENS = 64
 
 
-def counted(server: Server, records: Sequence[Record]) -> Server:
-    """``server`` with what the records of the level say beside its own counts."""
-    asked = _total([record.input_tokens for record in _sent(records)], records)
+class Told(NamedTuple):
+    """Tokens of a level by its records; None where it is not known of each, or one failed.
+
+    The server may have written what a failed request did not get. ``by_usage``: the server itself told all of them.
+    """
+
+    input: int | None
+    output: int | None
+    by_usage: bool
+
+
+def told(records: Iterable[Record]) -> Told:
+    """What the records of a level, warm-up and probes included, say of its tokens."""
+    asked: int | None = 0
+    answered: int | None = 0
+    by_usage = True
+    for record in records:
+        if record.sent_ms is None:
+            continue
+        if record.outcome != "ok":
+            return Told(None, None, by_usage=False)
+        asked = None if asked is None or record.input_tokens is None else asked + record.input_tokens
+        answered = None if answered is None or record.output_tokens is None else answered + record.output_tokens
+        by_usage &= record.token_source in {"usage"}
+    return Told(asked, answered, by_usage)
+
+
+def counted(server: Server, by: Told) -> Server:
+    """``server`` with what the records say beside its own counts."""
     return msgspec.structs.replace(
         server,
-        prompt_tokens=_beside(server.prompt_tokens, asked),
-        generation_tokens=_beside(server.generation_tokens, _output(records)),
+        prompt_tokens=_beside(server.prompt_tokens, by.input),
+        generation_tokens=_beside(server.generation_tokens, by.output),
     )
 
 
@@ -35,45 +62,26 @@ def short(server: Server) -> bool:
     return (apart(server.generation_tokens) or 0.0) < 0
 
 
-def unsound(server: Server | None, records: Sequence[Record]) -> str | None:
+def unsound(server: Server | None, by: Told) -> str | None:
     """Why the token counts of the level cannot be right, if that is so.
 
     More on the server's side are other users', and no fault of the figures. Fewer than its own ``usage`` told are one.
-    Where the counts are a tokenizer's it may be that which is another than the server's, and nothing is said.
+    Where the counts are a tokenizer's, that may be another than the server's.
     """
-    sources = {record.token_source for record in _sent(records)}
-    if server is None or not short(server) or sources != {"usage"}:
+    if server is None or server.generation_tokens is None or not by.by_usage or not short(server):
         return None
     tokens = server.generation_tokens
-    assert tokens is not None
     return (
-        f"the server's counts disagree: its answers were said to have {tokens.client:,} output tokens and its metrics "
-        f"grew by {tokens.server:,}, limit {APART:.0%} apart; see that --metrics is of all that serves this address"
+        f"the server's counts disagree: its answers said that they had {tokens.client:,} output tokens, and its "
+        f"metrics grew by {tokens.server:,}, limit {APART:.0%} apart; see that --metrics is of all that serves the "
+        "address, or give off"
     )
 
 
-def energy(gpus: Sequence[Gpu], records: Sequence[Record]) -> float | None:
+def energy(gpus: Sequence[Gpu], by: Told) -> float | None:
     """Joules that all GPUs took for an output token, over the whole level; None where one of both is unknown."""
-    joules = [gpu.energy_j for gpu in gpus]
-    tokens = _output(records)
-    if not joules or not tokens or any(each is None for each in joules):
-        return None
-    return round(sum(each or 0.0 for each in joules) / tokens, 4)
-
-
-def _sent(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.sent_ms is not None]
-
-
-def _output(records: Sequence[Record]) -> int | None:
-    return _total([record.output_tokens for record in _sent(records)], records)
-
-
-def _total(counts: Sequence[int | None], records: Sequence[Record]) -> int | None:
-    """None where it is not known of every request: the server may have written what a failed one did not get."""
-    if any(record.outcome != "ok" for record in _sent(records)) or None in counts or not counts:
-        return None
-    return sum(count or 0 for count in counts)
+    known = [gpu.energy_j for gpu in gpus if gpu.energy_j is not None]
+    return round(sum(known) / by.output, 4) if by.output and known and len(known) == len(gpus) else None
 
 
 def _beside(server: Counted | None, client: int | None) -> Counted | None:
