@@ -11,7 +11,8 @@ from urllib.parse import quote, quote_plus, unquote
 MARK = "[redacted]"
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|session|credential|sig", re.IGNORECASE)
 _URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
-_URL_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
+_URL_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?([^\s'\"]+)")
+_VERSION = re.compile(r"api-version=[\w.-]+")  # without it the URL is another one, and it is nobody's secret
 # A shorter one is in half of all words: it is taken out where it stands for itself.
 _SHORT = 4
 _SCHEMES = ("bearer", "basic", "token", "key", "apikey")
@@ -25,7 +26,7 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}  # and how much of each there has to be of it, at least
         self._pattern: re.Pattern[str] | None = None
         self._forms: set[str] = set()
         self.learn(secrets)
@@ -35,15 +36,16 @@ class Redactor:
         """What it knows, so that another process may know it too."""
         return tuple(self._known)
 
-    def learn(self, secrets: Iterable[str]) -> None:
-        """More secrets, such as a token that has just been renewed."""
-        self._known.update(secret for secret in secrets if secret.strip())
-        self._forms = {form for secret in self._known for form in _forms(secret)}
+    def learn(self, secrets: Iterable[str], least: int = 0) -> None:
+        """More secrets, such as a token that has just been renewed; ``least`` characters of one that are none yet."""
+        self._known.update((secret, least) for secret in secrets if secret.strip())
+        forms = {form: of for secret, of in self._known.items() for form in _forms(secret)}
         # By its beginning each one is found, and taken out as far as it goes.
-        beginnings = sorted({form[: _begun(form)] for form in self._forms}, key=len, reverse=True)
+        beginnings = sorted({form[: max(_begun(form), of)] for form, of in forms.items()}, key=len, reverse=True)
         patterns = [
             re.escape(each) if len(each) >= _SHORT else rf"(?<!\w){re.escape(each)}(?!\w)" for each in beginnings
         ]
+        self._forms = {*forms}
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def __call__(self, text: str) -> str:
@@ -56,7 +58,14 @@ class Redactor:
                 at = found.start() + max(_alike(text, found.start(), form) for form in self._forms)
                 found = self._pattern.search(text, at)
             text = "".join([*parts, text[at:]])
-        return _URL_QUERY.sub(rf"\1?{MARK}", _URL_USER.sub(f"{MARK}@", text))
+        return _URL_QUERY.sub(_without_query, _URL_USER.sub(f"{MARK}@", text))
+
+
+def _without_query(url: re.Match[str]) -> str:
+    """The URL without what its query says, but for the version of an API."""
+    versions = [part for part in url[2].split("&") if _VERSION.fullmatch(part)]
+    others = [MARK] * (len(versions) <= url[2].count("&"))
+    return f"{url[1]}?{'&'.join([*versions, *others])}"
 
 
 def _begun(form: str) -> int:

@@ -32,6 +32,21 @@ def test_the_query_and_the_user_of_a_url_are_never_shown() -> None:
     assert redact("since 2024-02-01") == "since 2024-02-01"
 
 
+def test_the_version_of_an_api_is_no_secret_and_the_url_is_another_without_it() -> None:
+    redact = Redactor()
+    assert redact("https://h/chat?api-version=2024-10-21 said") == "https://h/chat?api-version=2024-10-21 said"
+    for query in ("code=abc&api-version=2024-10-21", "api-version=2024-10-21&sv=1&code=abc"):
+        assert redact(f"https://h/chat?{query}") == f"https://h/chat?api-version=2024-10-21&{MARK}"
+    assert redact("https://h/chat?api-version=$(id)") == f"https://h/chat?{MARK}"
+
+
+def test_the_name_of_a_command_is_shown_and_its_arguments_are_not() -> None:
+    redact = Redactor()
+    redact.learn(["./token.sh prod"], least=len("./token.sh ") + 1)
+    assert redact("./token.sh gave no token") == "./token.sh gave no token"
+    assert redact("--auth-command './token.sh prod' -c 1") == f"--auth-command '{MARK}' -c 1"
+
+
 def test_no_secret_no_change() -> None:
     assert Redactor(secrets_of([], None, ""))("plain text 1=2") == "plain text 1=2"
 

@@ -14,9 +14,8 @@ def text(portrait: Portrait, width: int, color: bool) -> str:
     where = portrait.url if portrait.address in portrait.url else f"{portrait.url} ({portrait.address})"
     name = max(len(check.name) for check in portrait.checks)
     page = Page(width, color)
-    page.paragraphs(
-        [plain(f"{where} · endpoint {portrait.endpoint} ({portrait.how}) · model {portrait.model}")], style="bold"
-    )
+    model = f" · model {portrait.model}" if portrait.model else ""
+    page.paragraphs([plain(f"{where} · endpoint {portrait.endpoint} ({portrait.how}){model}")], style="bold")
     page.paragraphs([_check(check, name) for check in portrait.checks], hanging=name + 6)
     page.paragraphs([f"changed: {plain(change)}" for change in portrait.adaptations], style="yellow", hanging=2)
     lines = [page.text().replace(_BLANK, " ")]
@@ -28,7 +27,8 @@ def text(portrait: Portrait, width: int, color: bool) -> str:
     end = Page(width, color)
     if portrait.reason is None:
         lines += ["For a scenario:", *(f"  {line}" for line in portrait.section.splitlines()), ""]
-        end.paragraphs([f"It can be used. {portrait.requests} small requests were sent."], style="bold")
+        sent = "1 small request was" if portrait.requests == 1 else f"{portrait.requests} small requests were"
+        end.paragraphs([f"It can be used. {sent} sent."], style="bold")
     else:
         end.paragraphs([plain(f"It cannot be used as it was called: {portrait.reason}")], style="bold red", hanging=2)
     return "\n".join([*lines, end.text()])

@@ -51,6 +51,12 @@ def test_what_cannot_be_used_has_no_lines_for_a_scenario() -> None:
     assert "For a scenario" not in shown
 
 
+def test_one_request_is_not_several_and_no_model_is_not_named() -> None:
+    shown = text(msgspec.structs.replace(FOUND, requests=1, model=""), 100, color=False)
+    assert shown.startswith("http://staging:8000 (10.0.0.7) · endpoint chat (/v1/models lists models)\n")
+    assert shown.endswith("It can be used. 1 small request was sent.\n")
+
+
 @pytest.mark.parametrize("sign", ["\x1b[2J", "\x07", "\x9b31m"])
 def test_nothing_that_a_server_says_reaches_the_terminal_as_a_command(sign: str) -> None:
     raw = Raw("POST / HTTP/1.1\r\n\r\n", f"HTTP/1.1 200 OK\r\n\r\n{sign}")
