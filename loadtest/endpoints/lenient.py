@@ -40,13 +40,13 @@ def error_in(data: bytes) -> str | None:
 
 
 def read_json(data: bytes) -> Any:
-    """JSON as servers write it: also with NaN, lone surrogates, or bytes that are not UTF-8 (read as U+FFFD).
+    """JSON as servers write it: also with NaN, a byte order mark, lone surrogates, or bytes that are not UTF-8 (U+FFFD).
 
     Raises:
         ValueError: it is not JSON.
     """
     try:
-        return json.loads(data.decode("utf-8", "replace"))
+        return json.loads(data.decode("utf-8-sig", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -161,3 +161,9 @@ def test_a_requests_own_model_stands_above_all(kind: str) -> None:
     assert body(kind, Ask(hello, 5, body=keys))["model"] == "x"
     assert body(kind, Ask(hello, 5, model="adapter", body=keys))["model"] == "adapter"
     assert body(kind, Ask(hello, 5))["model"] == "m"
+
+
+@pytest.mark.parametrize("spoken", SPOKEN, ids=KINDS)
+def test_a_byte_order_mark_before_an_answer_is_not_part_of_it(spoken: Spoken) -> None:
+    reading = read(speak(Settings(spoken.kind, "m", stream=False)), b"\xef\xbb\xbf" + json.dumps(spoken.whole).encode())
+    assert (reading.outcome, reading.answer.said) == ("ok", spoken.text)
