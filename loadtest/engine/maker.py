@@ -123,6 +123,8 @@ class Letters:
         head = self._head if own is None else self._headed(own)
         if (run := self._wiring.trace) is not None:
             head += f"{HEADER}: {traceparent(run, self._level, request)}\r\n".encode("ascii")
+        if not body and self.dialect.method == "GET":
+            return head + b"\r\n"  # nobody expects one there: RFC 9110, 8.6
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def turn(self, made: Made, history: Sequence[Message]) -> Made:

@@ -261,7 +261,7 @@ class AiohttpTransport:
         body = request.body
         async with self._session.request(
             request.method, request.url, headers=request.headers, allow_redirects=False,
-            data=io.BytesIO(body) if len(body) > _LARGE_BODY else body,
+            data=io.BytesIO(body) if len(body) > _LARGE_BODY else body or None,
             proxy=self._proxy.url if self._proxy else None, proxy_headers=self._proxy_headers,
             trace_request_ctx=flight,
         ) as response:  # fmt: skip
