@@ -62,7 +62,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Say what is waited for."""
-        self._draw([[(text, "")]])
+        self._draw([[(plain(text), "")]])
 
     def begin(self) -> None:
         """A level begins."""
