@@ -40,7 +40,7 @@ def error_in(data: bytes) -> str | None:
 
 
 def read_json(data: bytes) -> Any:
-    """JSON as servers write it: also with NaN, a byte order mark, lone surrogates, or bytes that are not UTF-8 (U+FFFD).
+    """JSON as servers write it: also with a byte order mark, NaN, lone surrogates, or what is not UTF-8 (as U+FFFD).
 
     Raises:
         ValueError: it is not JSON.
