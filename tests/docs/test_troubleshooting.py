@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from loadtest import errors
+from loadtest.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
@@ -38,6 +40,13 @@ def test_the_pointer_of_each_error_leads_to_a_section_that_names_it(kind: type[e
     if kind is not errors.LoadtestError:
         assert "topic" in vars(kind)
         assert f"`{kind.__name__}`" in PAGE
+
+
+def test_the_command_puts_the_pointer_behind_its_message() -> None:
+    told = CliRunner().invoke(main, ["scenarios", "show", "nope"])
+    assert told.exit_code == 2
+    assert told.stderr.startswith("error: no scenario 'nope'")
+    assert told.stderr.endswith(" [docs: troubleshooting#scenario]\n")
 
 
 def test_each_exit_code_has_its_section() -> None:
