@@ -137,7 +137,7 @@ def run(
         if not (no_html or outcome.at_once):
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
-            click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
+            _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
         code = outcome.result.exit_code
         try:
             notes = [*exports.make(outcome.result, outcome.folder), *notes]
@@ -217,7 +217,7 @@ def capacity(
         if not (no_html or outcome.at_once):
             _keep_page(outcome.result, outcome.folder)
         if outcome.error is not None:
-            click.echo(f"error: {outcome.result.warnings[-1]}{outcome.error.pointer}", err=True)
+            _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
         sys.exit(outcome.result.exit_code)
 
 
@@ -662,7 +662,7 @@ def _who(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--auth-refresh: more often than once a second; write for example 5m")
     command = found["auth_command"]
     if command and " " in command:
-        ctx.obj.learn([command])  # its arguments may hold a password
+        ctx.obj.learn([command], least=command.index(" ") + 2)  # its arguments may hold a password, and no name does
     return {
         "api_key": (found["api_key"] or "").strip() or None,
         "basic": found["basic"],
@@ -855,6 +855,16 @@ def _paper() -> tuple[int, bool]:
     return width, terminal and not os.environ.get("NO_COLOR")
 
 
+def _refuse(words: str) -> None:
+    """Why not, on stderr."""
+    click.echo(f"error: {_harmless(words)}", err=True)
+
+
+def _harmless(text: str) -> str:
+    """The text in all its lines: what a server put among them steers no terminal."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
+
+
 @contextlib.contextmanager
 def _exits(verbose: int = 0) -> Iterator[Redactor]:
     """One clear message and the right exit code for everything that can go wrong, and a log on stderr.
@@ -869,7 +879,7 @@ def _exits(verbose: int = 0) -> Iterator[Redactor]:
     try:
         yield redact
     except LoadtestError as error:
-        click.echo(f"error: {redact(str(error))}{error.pointer}", err=True)
+        _refuse(f"{redact(str(error))}{error.pointer}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -889,4 +899,4 @@ class _Redacting(logging.Formatter):
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
+        return _harmless(self._redact(super().format(record)))

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from loadtest.cli import main
 from tests.conftest import Command
 
 pytestmark = pytest.mark.e2e
@@ -184,3 +186,12 @@ def test_a_time_without_its_unit_is_refused(loadtest: Command) -> None:
     done = loadtest("run", "http://127.0.0.1:9", "--wait-ready", "120")
     assert done.returncode == 2
     assert "--wait-ready 120: expected a duration with its unit" in done.stderr
+
+
+def test_what_a_server_says_steers_no_terminal(scripted: Callable[[Answer], Scripted], tmp_path: Path) -> None:
+    server = scripted(lambda *_: (401, {"error": {"message": "no\x07 \x9b31mkey\x1b]0;mine\x07"}}))
+    flags = ("--endpoint", "chat", "--model", "m", "-n", "1", "-o", str(tmp_path / "out"))
+    done = CliRunner().invoke(main, ["run", server.url, *flags])
+    assert done.exit_code == 1
+    assert "401 Unauthorized: no" in done.stderr
+    assert not {"\x07", "\x9b", "\x1b"} & {*done.output}
