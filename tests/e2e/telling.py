@@ -86,6 +86,6 @@ def telling(answer: Callable[[Asked], Answer] = usual) -> Iterator[Telling]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()  # how soon it ends
         yield Telling(f"http://127.0.0.1:{server.server_address[1]}", seen)
         server.shutdown()
