@@ -130,7 +130,7 @@ def _factor(scale: Override, document: Document) -> float:
 
 def _left_open(data: dict[str, Any]) -> set[str]:
     """What a locked scenario leaves to whoever plays it, as far as it is null in the file."""
-    return {key for key in ("model", "tokenizer", "seed") if data.get(key) is None}
+    return {key for key in ("endpoint", "model", "tokenizer", "seed") if data.get(key) is None}
 
 
 def _document(source: str | None) -> tuple[str, Document]:
