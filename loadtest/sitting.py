@@ -352,7 +352,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                     facts, rehearsed = waited(ready, patience_s, _saying(options, progress)) if patience_s else ready()
                     speech = rehearsed.speech
                     facts = _sized(target, facts, asked, speech, levels)
-                    unseen = watched.find(place.origin if place else parse(facts.url))
+                    unseen = watched.find(place.around(asked.pattern) if place else parse(facts.url))
             except LoadtestError as error:  # with words of the target, which may repeat our key
                 raise type(error)(redact(str(error))) from None
             log.info("target %s, model %s, %d worker(s)", redact(facts.url), facts.model, engine.size)
@@ -675,8 +675,9 @@ def _target(
     if place is not None:
         spoken = (*dialect(asked.endpoint).headers, *headers)
         return GivenURL(
-            place.origin, asked.endpoint, asked.model, spoken, place.discover, options.tls, proxy, options.bearer
-        )
+            place.origin, asked.endpoint, asked.model, spoken, place.discover, options.tls, proxy, options.bearer,
+            place.around(asked.pattern),
+        )  # fmt: skip
     return BundledServer(server_options(asked, levels), asked.endpoint, folder / "server.log")
 
 

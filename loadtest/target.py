@@ -88,9 +88,11 @@ class GivenURL:
 
     def __init__(
         self, origin: Origin, endpoint: str, model: str | None, headers: Sequence[tuple[str, str]],
-        discover: Discover, tls: Tls, proxy: Proxy | None, bearer: Bearer | None = None,
+        discover: Discover, tls: Tls, proxy: Proxy | None, bearer: Bearer | None = None, around: Origin | None = None,
     ) -> None:  # fmt: skip
+        """``around`` is where it is asked what it is, if not at the base of its API."""
         self._bearer = bearer
+        self._around = around or origin
         self._endpoint = endpoint
         self._model = model
         self._headers = dict(headers)
@@ -110,7 +112,7 @@ class GivenURL:
         stood_in: list[str] = []
 
         def get(path: str) -> Reply:
-            reply = self._ask("GET", path, REACH_S, None)
+            reply = self._ask(self._origin, "GET", path, REACH_S, None)
             if (words := _stood_in(reply)) is not None:
                 stood_in.append(f"{path}: {reply.status} {words}")
             return reply
@@ -132,23 +134,23 @@ class GivenURL:
         )
 
     def get(self, path: str) -> Reply:
-        """Ask it one thing of what it is, by a GET of a path of its API.
+        """Ask it one thing of what it is, by a GET.
 
         Raises:
             TargetError: it cannot be reached, or does not answer.
         """
         self._address = self._address or self._resolved()
-        return self._ask("GET", path, REACH_S, None)
+        return self._ask(self._around, "GET", path, REACH_S, None)
 
     def ask(self, path: str, body: object) -> Reply:
         """Ask it as every request of the run does."""
-        return self._ask("POST", path, _ASK_S, body)
+        return self._ask(self._origin, "POST", path, _ASK_S, body)
 
-    def _ask(self, method: str, path: str, timeout_s: float, body: object) -> Reply:
+    def _ask(self, origin: Origin, method: str, path: str, timeout_s: float, body: object) -> Reply:
         headers = self._headers if self._bearer is None else dict([*self._headers.items(), self._bearer.header])
         return ask(
-            self._origin, self._address, method, self._origin.path(path), timeout_s=timeout_s, headers=headers,
-            body=body, tls=self._tls, proxy=self._proxy,
+            origin, self._address, method, origin.path(path), timeout_s=timeout_s, headers=headers, body=body,
+            tls=self._tls, proxy=self._proxy,
         )  # fmt: skip
 
     def _resolved(self) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from loadtest.endpoints.catalog import dialect, endings
 from loadtest.endpoints.dialect import Get
+from loadtest.endpoints.pattern import Pattern
 from loadtest.target import Known
 from loadtest.wire.origin import Origin, parse
 
@@ -40,6 +41,11 @@ class Site(msgspec.Struct, frozen=True):
         bare = self.path is not None and not _VERSIONED.match(self.path)
         asked = (lambda path: get(path.removeprefix("/v1"))) if bare else get
         return dialect(self.kind).discover(asked, model or self.model)
+
+    def around(self, pattern: Pattern) -> Origin:
+        """Where what is no part of the API is looked for, such as its health: a URL of a request's own is no base."""
+        whole = dialect(self.kind).exact_url and pattern.request.route is None
+        return msgspec.structs.replace(self.origin, prefix="", query="") if whole else self.origin
 
 
 def site(url: str, kind: str) -> Site:

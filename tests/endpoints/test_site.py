@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from loadtest.endpoints.catalog import dialect
+from loadtest.endpoints.pattern import Pattern, RequestForm
 from loadtest.endpoints.site import site
 from loadtest.wire.control import Reply
 
@@ -99,3 +100,17 @@ def test_a_url_of_the_open_inference_protocol_names_the_model(url: str, prefix: 
     found = site(url, "triton")
     assert (found.origin.prefix, found.model, found.path) == (prefix, model, None)
     assert site(url, "chat").model is None
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "route", "asked"),
+    [
+        ("http://h/app/search?q=a", "http", None, "/health"),  # what is below it may be anything
+        ("http://h/app", "http", "/search", "/app/health"),
+        ("http://h/app?key=a", "chat", None, "/app/health?key=a"),
+    ],
+)
+def test_health_and_the_like_are_not_looked_for_below_the_url_of_a_request(
+    url: str, kind: str, route: str | None, asked: str
+) -> None:
+    assert site(url, kind).around(Pattern(RequestForm(route=route))).path("/health") == asked
