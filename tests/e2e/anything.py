@@ -2,7 +2,8 @@
 
     python tests/e2e/anything.py
 
-It prints its URL. ``GET /seen`` lists what the last requests were; it ends when its stdin closes.
+It prints its URL. ``GET /seen`` lists what the requests were and ``GET /forget`` forgets them; it ends when its stdin
+closes.
 """
 
 import json
@@ -40,8 +41,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes) -> None:
         parts = urlsplit(self.path)
-        if parts.path == "/seen":
-            self._whole(200, SEEN)
+        if parts.path in ("/seen", "/forget", "/metrics"):  # a run looks for metrics beside its requests
+            self._whole(404 if parts.path == "/metrics" else 200, SEEN)
+            if parts.path == "/forget":
+                SEEN.clear()
             return
         kept = {name.lower(): value for name, value in self.headers.items()}
         SEEN.append({"method": self.command, "target": self.path, "headers": kept, "body": body.decode("latin-1")})

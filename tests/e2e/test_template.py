@@ -10,7 +10,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from click.testing import CliRunner
 
+from loadtest.cli import main
 from tests.conftest import Command
 
 pytestmark = pytest.mark.e2e
@@ -22,14 +24,21 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", SECTION, re.DOTALL)
 TICKETS = 'body,tenant\n"It ""broke""",a\nThe second line is one that is longer,b\n'
 
 
-@pytest.fixture
-def service() -> Iterator[str]:
+@pytest.fixture(scope="module")
+def started() -> Iterator[str]:
     """The URL of a small service of APIs that no dialect knows."""
     command = [sys.executable, str(ROOT / "tests" / "e2e" / "anything.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
+
+
+@pytest.fixture
+def service(started: str) -> str:
+    """The same, which has seen nothing yet."""
+    urlopen(f"{started}/forget").close()
+    return started
 
 
 def seen(service: str) -> list[dict[str, Any]]:
@@ -49,7 +58,9 @@ def level(folder: Path) -> dict[str, Any]:
 def play(loadtest: Command, folder: Path, number: int, service: str, many: int, **variables: str) -> dict[str, Any]:
     """Run one example of the documentation, so many requests of it."""
     (folder / "mine.yaml").write_text(EXAMPLES[number])
-    done = loadtest("run", service, "-s", "mine.yaml", "-o", "out", "-n", str(many), "--slo", "", **variables)
+    done = loadtest(
+        "run", service, "-s", "mine.yaml", "-o", "out", "-n", str(many), "--slo", "", "--no-html", **variables
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = level(folder)
     assert found["counts"]["scheduled"] == found["counts"]["ok"] == many
@@ -118,7 +129,7 @@ def test_the_plain_case_without_a_file(loadtest: Command, service: str, tmp_path
         (f"{service}/classify", "--body", body, "--output-tokens", "9"),
         (f"{service}/page", "--method", "put", "--body", "@cat.png", "-H", "X-A: b"),
     ):
-        done = loadtest("run", *arguments, "--endpoint", "http", "-n", "2", "-c", "1")
+        done = loadtest("run", *arguments, "--endpoint", "http", "-n", "2", "-c", "1", "--no-html")
         assert done.returncode == 0, done.stdout + done.stderr
     search, page, classify, put = seen(service)[::3]  # of a request before the clock and two of the run
     assert (search["method"], search["target"]) == ("GET", "/search?q=a+b")
@@ -149,7 +160,9 @@ def test_a_probe_tries_a_template_and_writes_it_down(loadtest: Command, service:
     assert done.returncode == 0, done.stderr
     assert "sesame-open" not in done.stdout
     (tmp_path / "mine.yaml").write_text(json.loads(done.stdout)["section"])
-    done = loadtest("run", f"{service}/classify", "-s", "mine.yaml", "-n", "3", CLASSIFIER_KEY="sesame-open")
+    done = loadtest(
+        "run", f"{service}/classify", "-s", "mine.yaml", "-n", "3", "--no-html", CLASSIFIER_KEY="sesame-open"
+    )
     assert done.returncode == 0, done.stderr
     bodies = [one["body"] for one in seen(service) if one["method"] == "POST"]
     assert len(set(bodies)) == len(bodies) == 5
@@ -159,7 +172,9 @@ def test_a_probe_tries_a_template_and_writes_it_down(loadtest: Command, service:
 def test_both_transports_send_the_same(loadtest: Command, service: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(EXAMPLES[2])
     for transport in ("fast", "aiohttp"):
-        done = loadtest("run", service, "-s", "mine.yaml", "-n", "4", "--seed", "3", "--transport", transport)
+        done = loadtest(
+            "run", service, "-s", "mine.yaml", "-n", "4", "--seed", "3", "--transport", transport, "--no-html"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     bodies = [one["body"] for one in seen(service)]
     assert sorted(bodies[:5]) == sorted(bodies[5:])
@@ -180,11 +195,12 @@ def test_both_transports_send_the_same(loadtest: Command, service: str, tmp_path
     ],
 )
 def test_a_bad_template_is_told_before_anything_is_sent(
-    loadtest: Command, service: str, tmp_path: Path, scenario: str, words: str
+    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str, words: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("a\n1\n")
     (tmp_path / "mine.yaml").write_text(scenario)
-    done = loadtest("run", service, "-s", "mine.yaml")
-    assert (done.returncode, seen(service)) == (2, [])
+    done = CliRunner().invoke(main, ["run", service, "-s", "mine.yaml"])
+    assert (done.exit_code, seen(service)) == (2, [])
     assert words in done.stderr
     assert "Traceback" not in done.stderr
