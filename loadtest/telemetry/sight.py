@@ -158,7 +158,7 @@ class Telemetry:
         self.gpus: Nvml | _Dcgm | None = None
         self.notes: list[str] = []
         """What is watched, a line each, and why something is not."""
-        if wanted.gpu and wanted.dcgm:
+        if wanted.gpu and wanted.dcgm is not None:
             raise UsageError("--gpu and --dcgm both name the GPUs; give one of them")
         if wanted.gpu:
             if not target.loopback:
@@ -167,7 +167,7 @@ class Telemetry:
                     "its DCGM exporter"
                 )
             self.gpus = Nvml()
-        elif wanted.dcgm:
+        elif wanted.dcgm is not None:
             self.gpus = _Dcgm(self._given("--dcgm", wanted.dcgm), way.bearer)
         if wanted.metrics not in (None, OFF):
             self.server = _Server(self._given("--metrics", wanted.metrics or ""), way.bearer)
