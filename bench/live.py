@@ -83,7 +83,8 @@ def rows(times: int) -> list[Row]:
         counters[3][bucket(0.34)] += 1
 
     def snapshot() -> Snapshot:
-        return Snapshot(True, 256, 20_000, 0, 10**6, *(dict(counter) for counter in counters))
+        first, second, third, fourth = map(dict, counters)
+        return Snapshot(True, 256, 20_000, 0, 10**6, first, second, third, fourth)
 
     generator_s = (
         ANSWERS_PER_S * _cost_s(answer, times)

@@ -10,12 +10,13 @@ import yaml
 
 from loadtest.errors import ResultError, UsageError
 from loadtest.likeness import Run
-from loadtest.records import JOURNAL, Record, read
+from loadtest.records import Record, files
+from loadtest.records import records as read
 from loadtest.recovery import recovered
 from loadtest.result import FILE_NAME
 from loadtest.sitting import RESOLVED
 
-_KEPT = (FILE_NAME, JOURNAL, RESOLVED)
+_KEPT = (FILE_NAME, RESOLVED)
 
 
 def runs(folders: Iterable[Path]) -> list[Run]:
@@ -46,9 +47,8 @@ def run_folders(folder: Path) -> list[Path]:
 def _run(folder: Path) -> Run:
     result = recovered(folder)
     records: dict[int, list[Record]] = defaultdict(list)
-    if (folder / JOURNAL).exists():
-        for record in read(folder / JOURNAL)[0]:
-            records[record.level].append(record)
+    for record in read(folder):
+        records[record.level].append(record)
     return Run(str(folder), result, records, values(folder / RESOLVED))
 
 
@@ -117,7 +117,7 @@ def save(folders: Sequence[Path], kept: Path) -> Path:
             new, old = Path(made) / "new", Path(made) / "old"
             for number, folder in enumerate(found, 1):
                 (new / str(number)).mkdir(parents=True)
-                for path in (folder / name for name in _KEPT):
+                for path in (*(folder / name for name in _KEPT), *files(folder)):
                     if path.exists():
                         shutil.copy2(path, new / str(number))
             if kept.exists():

@@ -32,6 +32,7 @@ from loadtest.result import (
     VerdictName,
     write,
 )
+from loadtest.resume import mark
 from loadtest.run import Outcome
 from loadtest.scenario.model import Scenario
 from loadtest.schedule import Load
@@ -136,8 +137,8 @@ class _Play:
             (index + 1 for each in earlier.values() for trial in each.trials for index in trial.levels), default=0
         )
         self._levels = before.levels[:count]
-        self._sitting.begun = msgspec.structs.replace(self._sitting.begun, audits=before.audits)
-        self._sitting.go_on(count)
+        self._sitting.go_on(range(count))
+        mark(self._sitting, before, before.audits)
 
     def search(self, setting: Level, until: float) -> None:
         """Search at one setting, by all tiers, until all have their brackets or it is ``until`` (monotonic seconds).
@@ -165,7 +166,7 @@ class _Play:
 
     def _play(self, level: Level, wanted: Next, own: Sequence[_Search]) -> None:
         sitting, first = self._sitting, len(self._levels)
-        playing = sitting.play(level, first + 1)
+        playing = sitting.play(level, first + 1, self._keep)
         figures, playings = playing.figures, [playing]
         self._levels.append(figures)
         whole = not wanted.look or figures.counts.in_window >= self._needed()
@@ -176,7 +177,7 @@ class _Play:
             and playing.error is None
             and not self._interrupts.count
         ):
-            figures, more = sitting.extend(level, playing, first + 1)
+            figures, more = sitting.extend(level, playing, first + 1, self._keep)
             playings.append(more)
             self._levels[first:] = [figures, more.figures]
             sitting.check()
@@ -188,6 +189,11 @@ class _Play:
         write(self.so_far(), sitting.folder)
         if error is not None and not isinstance(error, Aborted):
             raise error
+
+    def _keep(self, now: LevelResult) -> None:
+        """Write down the figures so far of a level that goes on."""
+        result = self.so_far()
+        write(msgspec.structs.replace(result, levels=[*result.levels, now]), self._sitting.folder)
 
     def _trial(self, setting: Level, wanted: Next, own: Sequence[_Search]) -> Level:
         rate = wanted.load

@@ -32,6 +32,10 @@ class Lines:
     def note(self, text: str) -> None:
         """Nothing: a log wants figures."""
 
+    def remark(self, text: str) -> None:
+        """Say something of what is shown."""
+        _write(self._out, f"warning: {plain(text)}\n")
+
     def begin(self) -> None:
         """A level begins."""
 
@@ -63,6 +67,11 @@ class Screen:
     def note(self, text: str) -> None:
         """Say what is waited for."""
         self._draw([[(plain(text), "")]])
+
+    def remark(self, text: str) -> None:
+        """Say something of what is shown, above it and to stay."""
+        self._draw([])
+        _write(self._out, f"warning: {plain(text)}\n")
 
     def begin(self) -> None:
         """A level begins."""

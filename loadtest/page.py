@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from loadtest import baselines, whole
 from loadtest.errors import ResultError
 from loadtest.likeness import Run
-from loadtest.records import JOURNAL
+from loadtest.records import JOURNAL, lines
 from loadtest.recovery import recovered
 from loadtest.reports import html, html_overlay
 from loadtest.reports.charts import Chart, alone
@@ -101,14 +101,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _requests(folder: Path) -> Mapping[int, Journal]:
-    path = folder / JOURNAL
-    if not path.exists():
-        return {}
-    try:
-        with path.open("rb") as lines:
-            return journal(lines, str(path))
-    except OSError as error:
-        raise ResultError(f"cannot read {path}: {error.strerror}") from None
+    return journal(lines(folder), str(folder / JOURNAL))
 
 
 def _script() -> str:

@@ -55,6 +55,11 @@ class Progress:
         if self._display is not None:
             self._display.note(text)
 
+    def remark(self, text: str) -> None:
+        """Say something of the level that goes on."""
+        if self._display is not None:
+            self._display.remark(text)
+
     def level(self, level: Level, count: int) -> None:
         """A level begins, of ``count`` in all."""
         self._end()

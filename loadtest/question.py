@@ -9,9 +9,10 @@ from loadtest import slo
 from loadtest.duration import duration
 from loadtest.errors import ResultError, UsageError
 from loadtest.result import Result, Searched, Usable, load
+from loadtest.resume import as_asked
 from loadtest.scenario.model import Override, Resolved
 from loadtest.search import Space
-from loadtest.sitting import RESOLVED, Options, resolve
+from loadtest.sitting import Options, resolve
 from loadtest.statement import Axis
 
 # A start that nobody named may turn out too high: the search goes down to this share of it.
@@ -97,11 +98,15 @@ def search_in(options: Options) -> Result:
 
 
 def as_then(options: Options, question: Question, earlier: Result) -> tuple[Options, Question]:
-    """What was asked when the search in the folder began."""
+    """What was asked when the search in the folder began.
+
+    Raises:
+        ResultError: it is not known any more.
+        UsageError: it is to be another target, or the URL has to be given again.
+    """
     assert options.output is not None
     each = earlier.searches
     one = each[0]
-    bundled = any(level.batching for level in earlier.levels)
     least, start = one.searched.least, one.searched.start
     question = Question(
         axis=one.axis,
@@ -112,10 +117,9 @@ def as_then(options: Options, question: Question, earlier: Result) -> tuple[Opti
         usable=one.usable,
         tiers={one.tier: tuple(one.slo) for one in each if one.tier},
     )
-    url = options.url or (None if bundled else earlier.conditions.endpoint.url)
-    labels = {**earlier.labels, **options.labels}
-    source = str(options.output / RESOLVED)
-    return msgspec.structs.replace(options, source=source, overrides={}, url=url, labels=labels), question
+    if earlier.manner is None:
+        raise ResultError(f"{options.output} was made by a loadtest whose searches could not be resumed; begin it anew")
+    return as_asked(options, earlier, earlier.manner), question
 
 
 def scenario_of(options: Options, question: Question) -> tuple[Axis, Resolved]:

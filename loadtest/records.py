@@ -3,10 +3,16 @@
 The journal (``records.jsonl``) is JSON Lines: every finished request is one line, appended by the worker that
 played it with a single unbuffered write, so that a crash loses nothing that was acknowledged. It is the only place
 where requests are kept: figures, reports and interrupted runs are all computed from it.
+
+A journal that grows long goes on in a new file: its earlier parts are ``records-00001.jsonl.gz`` and so on, without
+``.gz`` as long as they are not packed yet. Whoever reads it takes ``lines`` or ``records`` of the folder.
 """
 
+import gzip
+import re
+import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +21,9 @@ import msgspec
 from loadtest.errors import ResultError
 
 JOURNAL = "records.jsonl"
+Mode = Literal["all", "sampled", "none"]
+"""Which requests a run leaves behind: all, some of them (``loadtest.keeping`` says which), or none."""
+_PART = re.compile(r"records-([0-9]{5,})\.jsonl(\.gz)?")
 
 Outcome = Literal["ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -88,7 +97,20 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
-    """The records of a journal from a byte offset on, and the offset after the last whole line.
+    """The records of a journal's file from a byte offset on, and the offset after the last whole line.
+
+    Raises:
+        ResultError: the journal cannot be read, or a line of it is no record.
+    """
+    found = []
+    for record, line in entries(path, offset):
+        found.append(record)
+        offset += len(line)
+    return found, offset
+
+
+def entries(path: Path, offset: int = 0) -> Iterator[tuple[Record, bytes]]:
+    """The records of a journal's file from a byte offset on, each with its line.
 
     A last line without its end was being written when the writer died; it was never acknowledged and is left out.
     Gaps between tokens are by far the most of it, and come as arrays of four bytes each.
@@ -97,27 +119,73 @@ def read(path: Path, offset: int = 0) -> tuple[list[Record], int]:
         ResultError: the journal cannot be read, or a line of it is no record.
     """
     decode = msgspec.json.Decoder(Record).decode
-    found = []
+    for line in _lines(path, offset):
+        try:
+            record = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ResultError(f"{path}: the line at byte {offset} is not a record ({error})") from None
+        if record.itl_ms:
+            msgspec.structs.force_setattr(record, "itl_ms", array("f", record.itl_ms))
+        offset += len(line)
+        yield record, line
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of the journal in ``folder``, the one that is written last; empty where there is none."""
+    parts: dict[int, Path] = {}
+    for path in sorted(folder.glob("records-*")):
+        # Where a part is there twice, its packed form is whole and the other was about to be removed.
+        if match := _PART.fullmatch(path.name):
+            parts[int(match[1])] = path
+    found = [path for _, path in sorted(parts.items())]
+    return [*found, *(path for path in (folder / JOURNAL,) if path.exists())]
+
+
+def part(folder: Path, number: int) -> Path:
+    """Where the part of that number, from 1, is kept until it is packed."""
+    return folder / f"records-{number:05}.jsonl"
+
+
+def last_part(folder: Path) -> int:
+    """The number of the last part of the journal in ``folder``; 0 where there is none."""
+    found = (_PART.fullmatch(path.name) for path in files(folder))
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def lines(folder: Path) -> Iterator[bytes]:
+    """The whole lines of the journal in ``folder``, in the order in which the requests ended.
+
+    Raises:
+        ResultError: it cannot be read.
+    """
+    for path in files(folder):
+        yield from _lines(path)
+
+
+def records(folder: Path) -> Iterator[Record]:
+    """The records of the journal in ``folder``, in the order in which they ended; none where there is no journal.
+
+    Raises:
+        ResultError: it cannot be read, or a line of it is no record.
+    """
+    for path in files(folder):
+        for record, _ in entries(path):
+            yield record
+
+
+def _lines(path: Path, offset: int = 0) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                record = decode(line)
-                if record.itl_ms:
-                    msgspec.structs.force_setattr(record, "itl_ms", array("f", record.itl_ms))
-                found.append(record)
-                offset += len(line)
+            yield from (line for line in file if line.endswith(b"\n"))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ResultError(f"{path} is damaged: {error}") from None
     except OSError as error:
         raise ResultError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path}: the line at byte {offset} is not a record ({error})") from None
-    return found, offset
 
 
-def cut(path: Path, levels: int) -> None:
-    """Leave of a journal what it has of the first so many levels; it is made where there is none.
+def cut(folder: Path, levels: Collection[int]) -> None:
+    """Leave of the journal in ``folder`` what it has of these levels; it is made where there is none.
 
     Levels are played one after the other, so what is dropped is its end.
 
@@ -125,19 +193,36 @@ def cut(path: Path, levels: int) -> None:
         ResultError: it cannot be read or written, or a line of it is no record.
     """
     decode = msgspec.json.Decoder(_OfLevel).decode
-    kept = 0
+    whole = True
+    for path in files(folder):
+        kept, size = 0, 0
+        for line in _lines(path) if whole else ():
+            try:
+                whole = decode(line).level in levels
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ResultError(f"{path}: the line at byte {kept} is not a record ({error})") from None
+            if not whole:
+                break
+            kept += len(line)
+        try:
+            if path.suffix != ".gz":
+                with path.open("rb+") as file:
+                    size = file.truncate(kept)
+            elif not whole and kept:
+                with gzip.open(path) as file:
+                    left = file.read(kept)
+                rewritten = path.with_name(f".{path.name}")
+                rewritten.write_bytes(gzip.compress(left, 1))
+                rewritten.replace(path)
+                size = kept
+            if not size and path.name != JOURNAL and not whole:
+                path.unlink()
+        except OSError as error:
+            raise ResultError(f"cannot go on with {path}: {error.strerror}") from None
     try:
-        with path.open("ab+") as file:
-            file.seek(0)
-            for line in file:
-                if not line.endswith(b"\n") or decode(line).level >= levels:
-                    break
-                kept += len(line)
-            file.truncate(kept)
+        (folder / JOURNAL).touch()
     except OSError as error:
-        raise ResultError(f"cannot go on with {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path}: the line at byte {kept} is not a record ({error})") from None
+        raise ResultError(f"cannot go on with {folder / JOURNAL}: {error.strerror}") from None
 
 
 class _OfLevel(msgspec.Struct):

@@ -11,7 +11,7 @@ from loadtest.caveats import caveats
 from loadtest.columns import prompts
 from loadtest.judgement import Played, judge
 from loadtest.level import Level
-from loadtest.records import JOURNAL, Record, read
+from loadtest.records import Record, files, records
 from loadtest.repeats import repeats
 from loadtest.result import DataRef, LevelResult, Result, load
 from loadtest.scenario.model import Scenario
@@ -30,11 +30,11 @@ def recovered(folder: Path) -> Result:
         ScenarioError: the run was cut short, and the scenario beside its journal is damaged.
     """
     result = load(folder)
-    missing = [index for index, level in enumerate(result.levels) if level.status == "not_reached"]
-    if result.complete or not missing or not (folder / JOURNAL).exists():
+    missing = [index for index, level in enumerate(result.levels) if level.status == "not_reached" or level.goes_on]
+    if result.complete or not missing or result.records != "all" or not files(folder):
         return result
     by_level: dict[int, list[Record]] = defaultdict(list)
-    for record in read(folder / JOURNAL)[0]:
+    for record in records(folder):
         by_level[record.level].append(record)
     asked = scenario.load(str(folder / RESOLVED), {}, played=True).scenario
     levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]

@@ -15,6 +15,7 @@ from msgspec import Meta
 from loadtest import whole
 from loadtest.errors import ResultError
 from loadtest.level import Batching, Level
+from loadtest.records import Mode
 from loadtest.schedule import Load
 from loadtest.slo import Unit
 from loadtest.stats import Dist, Due
@@ -422,6 +423,7 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
     began_at: Annotated[
         str | None, _says("0 of the times in its records, by the clock on the wall: RFC 3339, UTC; null: not known")
     ] = None
+    goes_on: Annotated[bool, _says("figures so far of a level that was being played when they were written")] = False
     extends: Annotated[
         str | None, _says("name of the level that this one plays on, as it was inconclusive; its slo rests on both")
     ] = None
@@ -531,6 +533,19 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run was asked to be played and judged, besides its scenario; nothing of it is secret."""
+
+    url: Annotated[str | None, _says("as it was given, secrets redacted; null: the bundled server's")] = None
+    on_inconclusive: Literal["report", "fail", "extend"]
+    strict: bool
+    transport: Annotated[Literal["fast", "aiohttp"] | None, _says("asked for; null: as the way has it")] = None
+    workers: Annotated[int | None, _says("asked for; null: as the load needs")]
+    cluster: Annotated[str | None, _says("whose workers played; null: this host's")] = None
+    traceparent: bool
+    run_header: bool
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of loadtest."""
 
@@ -543,6 +558,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     complete: Annotated[bool, _says("false when the run was interrupted or is still going on")]
     exit_code: int
     conditions: Conditions
+    records: Annotated[Mode, _says("which requests are in the journal")] = "all"
+    manner: Annotated[Manner | None, _says("what else it takes to go on with the run; null: it is not known")] = None
+    resumed: Annotated[list[str], _says("when the run was gone on with after an end before its time, UTC")] = []
     warnings: list[str] = []
     adaptations: Annotated[list[str], _says("changes made to requests so that the server took them")] = []
     labels: Annotated[dict[str, str], _says("what the user told us with --label")] = {}

@@ -13,6 +13,7 @@ from loadtest.level import Level
 from loadtest.progress import Progress
 from loadtest.repeats import repeats
 from loadtest.result import LevelResult, Result, not_reached, write
+from loadtest.resume import again, earlier
 from loadtest.sitting import Options, asked_to_stop, detected, resolve, sit
 from loadtest.slo import Slo
 from loadtest.verdict import exit_code, overall, unjudged
@@ -38,31 +39,43 @@ def run(options: Options, progress: Progress) -> Outcome:
     Raises:
         LoadtestError: it could not begin.
     """
+    before = None
+    if options.resume:
+        options, before = earlier(options)
     options = detected(options, progress)
     resolved = resolve(options.source, options.overrides)
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
         levels, folder = sitting.levels, sitting.folder
-        played: list[LevelResult] = []
-        extensions: list[LevelResult] = []
+        played, extensions = again(sitting, before) if before else ([], [])
 
-        def so_far() -> Result:
-            return _so_far(sitting.begun, played, extensions, levels, sitting.slos, sitting.alerts)
+        def so_far(now: LevelResult | None = None, more: LevelResult | None = None) -> Result:
+            return _so_far(
+                sitting.begun, [*played, *([now] if now else [])], [*extensions, *([more] if more else [])], levels,
+                sitting.slos, sitting.alerts,
+            )  # fmt: skip
+
+        def keep(now: LevelResult) -> None:
+            write(so_far(now), folder)
+
+        def keep_more(now: LevelResult) -> None:
+            write(so_far(more=now), folder)
 
         write(so_far(), folder)  # what is killed from here on can be recovered
         error: LoadtestError | None = None
         try:
-            sitting.audit()
-            for level in levels:
+            if not played:
+                sitting.audit()
+            for level in levels[len(played) :]:
                 if interrupts.count:
                     break
-                playing = sitting.play(level, len(levels))
+                playing = sitting.play(level, len(levels), keep)
                 played.append(playing.figures)
                 write(so_far(), folder)
                 sitting.check()
                 if error := playing.error:
                     break
                 if options.on_inconclusive == "extend" and _would_decide(playing.figures) and not interrupts.count:
-                    played[-1], more = sitting.extend(level, playing, len(levels) + len(extensions))
+                    played[-1], more = sitting.extend(level, playing, len(levels) + len(extensions), keep_more)
                     extensions.append(more.figures)
                     write(so_far(), folder)
                     sitting.check()

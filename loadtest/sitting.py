@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 import logging
 import os
 import random
@@ -11,32 +12,35 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from loadtest import __version__, abort, alert, calibration, consent, detect, host, plan, scenario, slo
+from loadtest import __version__, alert, calibration, consent, detect, host, plan, scenario, slo
 from loadtest.credentials import Bearer
 from loadtest.endpoints import blanks
 from loadtest.endpoints.catalog import dialect, speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.site import Site, site
-from loadtest.engine.crew import Crew, Interrupts, Renewed, Seen
+from loadtest.engine.crew import Crew, Interrupts, Renewed
 from loadtest.engine.local import LocalEngine, check_budget, workers_for
-from loadtest.engine.orders import Snapshot, Wiring
+from loadtest.engine.orders import Turn, Wiring
 from loadtest.engine.recorder import lasting
 from loadtest.errors import Aborted, LoadtestError, ResultError, TargetError, UsageError, WorkerLost
+from loadtest.keeping import Keeper
 from loadtest.level import Level, LevelRun
 from loadtest.material import Material, material, skipped, sources
 from loadtest.progress import Progress
-from loadtest.records import JOURNAL, Record, cut, read
+from loadtest.records import JOURNAL, Mode, Record, cut, read
+from loadtest.records import records as kept_records
 from loadtest.redact import Redactor, of_user, secrets_of
 from loadtest.rehearsal import Rehearsed, health, rehearse, waited
-from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Result, ScenarioRef, Tool, load
+from loadtest.result import Conditions, Endpoint, Hardware, LevelResult, Manner, Result, ScenarioRef, Tool, load
 from loadtest.scenario.model import Override, Resolved, Scenario
 from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
@@ -45,6 +49,7 @@ from loadtest.target import REACH_S, BundledServer, Facts, GivenURL, ServerOptio
 from loadtest.telemetry.sight import Telemetry, Wanted, Way
 from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
+from loadtest.vigil import Vigil
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import Origin, basic, is_loopback, parse, user_of
 from loadtest.wire.origin import resolve as address_of
@@ -52,13 +57,16 @@ from loadtest.wire.proxy import Proxy, proxy_for
 from loadtest.wire.tls import Tls
 
 if TYPE_CHECKING:
+    from loadtest.columns import Hashes
     from loadtest.judgement import Played
+    from loadtest.rows import Rows
 
 _BUNDLED_SPEAKS = ("chat", "completions")
 RESOLVED = "scenario.resolved.yaml"
 AUDIT = "audit.jsonl"
 """The journal of an audit. It is one of its own, so that its requests get into no figure of a level."""
 RUN_HEADER = "X-Loadtest-Run"
+_SOME = 50_000
 _PROMPT_S = 1.0  # a refusal that came within it may be met once more
 _URL_USER = re.compile(r"(?:\w[\w+.-]*://)?([^/?#]*)@")
 # RFC 9110, 5.1 and 5.5.
@@ -71,7 +79,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked to do. ``url`` of None is the bundled server.
 
     ``transport`` of None is the fast one, unless there is a proxy; ``proxy`` of None is the environment's, "" is none.
-    ``alpha`` is the chance of each error of a level's verdict; of None the usual. ``resume``: the output folder is one
+    ``alpha`` is the chance of each error of a level's verdict; of None the usual. ``records`` says which requests are
+    left in the folder. ``resume``: the output folder is one
     in which levels were played before, and ``source`` the scenario that lies in it. ``rehearse``: send a request before
     the clock; ``wait_ready_s``: wait so long until the target is ready. ``basic`` is a ``name:password``. ``confirm``
     answers whether as much may be sent as a question says; of None nobody is there to ask. ``most`` is what a search
@@ -100,6 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     on_inconclusive: OnInconclusive = "report"
     alpha: float | None = None
+    records: Mode = "all"
     resume: bool = False
     rehearse: bool = True
     wait_ready_s: float | None = None
@@ -141,6 +151,7 @@ class Sitting:
         self, levels: Sequence[Level], folder: Path, begun: Result, redact: Redactor, target: Target,
         engine: Crew, wiring: Wiring, asked: Scenario, interrupts: Interrupts, progress: Progress,
         slos: Sequence[Slo], looks: int, alpha: float | None, bearer: Bearer | None, telemetry: Telemetry,
+        keeper: Keeper,
     ) -> None:  # fmt: skip
         self.levels = levels
         self._bearer = bearer
@@ -159,32 +170,45 @@ class Sitting:
         self._interrupts = interrupts
         self._progress = progress
         self._played = 0
-        self._offset = 0
-        self._sent: set[int] = set()  # hashes of prompts
+        self._keeper = keeper
+        self._sent: Collection[int] | Hashes = ()  # hashes of prompts
+        self._rows: list[Rows] = []  # of levels that may still be judged
 
-    def _renewed(self, wiring: Wiring) -> Renewed | None:
-        """What tells the workers of a newer token than the wiring's."""
-        bearer = self._bearer
-        if bearer is None:
-            return None
+    def _renewed(self, wiring: Wiring, news: Callable[[], Turn | None] = lambda: None) -> Renewed:
+        """What tells the workers of a newer token than the wiring's, and the ``news``."""
         told = wiring.bearer
 
-        def newer() -> str | None:
+        def newer() -> str | Turn | None:
             nonlocal told
-            told, before = bearer.token, told
-            return told if told != before else None
+            told, before = self._bearer.token if self._bearer else None, told
+            return told if told != before else news()
 
         return newer
 
-    def play(self, level: Level, count: int) -> Playing:
+    def play(self, level: Level, count: int, keep: Callable[[LevelResult], None]) -> Playing:
         """Play ``level``, of ``count`` in all, to its end or an interruption, and judge it.
 
-        All its records are in the journal.
+        While it goes on ``keep`` gets its figures so far each minute; those of a long one less often. What of its
+        requests is to be left is in the journal. The records of earlier playings can then be read no more.
 
         Raises:
             LoadtestError: none of it could be played.
             KeyboardInterrupt: the user asked to stop before it began.
         """
+        self.close()
+        return self._play(level, count, keep)
+
+    @property
+    def extends(self) -> bool:
+        """Whether a level that is inconclusive is played once more."""
+        return self._looks > 1
+
+    def close(self) -> None:
+        """Give the disk back that long levels took for a while."""
+        while self._rows:
+            self._rows.pop().close()
+
+    def _play(self, level: Level, count: int, keep: Callable[[LevelResult], None]) -> Playing:
         with self._interrupts.at_once():
             if self._played and (pause_s := self._asked.cooldown_s):
                 self._progress.note(f"cooling down for {pause_s:g} s")
@@ -192,37 +216,66 @@ class Sitting:
             self._target.set_batching(level.batching)
         self._progress.level(level, count)
         log.info("level %d: %s", level.index + 1, level.name)
-        journal = self.folder / JOURNAL
+        keeper = self._keeper
+        keeper.begin()
         went: LevelRun | None = None
         failure: LoadtestError | None = None
+        wiring = _authorized(self._wiring, self._bearer)
+        vigil = Vigil(
+            keeper,
+            self._progress,
+            self._asked.abort_on,
+            lambda: keep(self._figures(level, keeper.requests, None)),
+            turns=self._engine.turns,
+            stall_s=self._asked.stall_timeout_s,
+        )
         with self._telemetry.watching() as watching:
             try:
-                wiring = _authorized(self._wiring, self._bearer)
-                seen = _seen(self._asked.abort_on, self._progress)
-                went = self._engine.play(level, wiring, self._interrupts, seen, self._renewed(wiring))
+                went = self._engine.play(level, wiring, self._interrupts, vigil.see, self._renewed(wiring, vigil.news))
             except LoadtestError as error:
-                if not journal.exists():
-                    raise
                 failure = error
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played
-        from loadtest.summary import summarise
 
-        missed = [*map(self.redact, watching.missing)]
+        missed = [*map(self.redact, watching.missing), *(f"{level.name}: {text}" for text in vigil.remarks)]
         if self._bearer is not None and self._bearer.failed is not None:
             missed.append(self._bearer.failed)
         if missed:
             self.begun = msgspec.structs.replace(self.begun, warnings=[*dict.fromkeys([*self.begun.warnings, *missed])])
         self._played += 1
-        records, self._offset = read(journal, self._offset)
+        failure = failure or vigil.failure
+        try:
+            keeper.end()
+        except ResultError as error:
+            failure = failure or error
+            if not keeper.whole:
+                raise failure from None
+        records = keeper.requests
+        if not isinstance(records, list):
+            self._rows.append(records)
         if failure is not None and not records:
             raise failure
-        figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
-        figures = watching.of(figures, records, went)
+        figures = watching.of(self._figures(level, records, went, judged=False), records, went)
         figures = self._judged([Played(level, figures, records, went)])
-        self._sent.update(prompts(records))
-        return Playing(figures, records, went, _ended_badly(level, went, records) if went else failure)
+        self._has_sent(prompts(records))
+        return Playing(figures, records, went, failure or (_ended_badly(level, went, records) if went else None))
+
+    def _figures(
+        self, level: Level, records: Sequence[Record], went: LevelRun | None, *, judged: bool = True
+    ) -> LevelResult:  # fmt: skip
+        from loadtest.judgement import Played
+        from loadtest.summary import summarise
+
+        figures = summarise(level, records, went, self._sent, tightest_ms(self.slos))
+        if not judged:
+            return figures
+        return msgspec.structs.replace(self._judged([Played(level, figures, records, went)]), goes_on=True)
+
+    def _has_sent(self, hashes: "Hashes") -> None:
+        import numpy as np
+
+        self._sent = np.union1d(hashes, np.array([*self._sent], dtype=np.int64)) if len(self._sent) else hashes
 
     def audit(self) -> None:
         """Play the pairs of requests that the scenario asks for, if it does: ``begun`` then has what they tell.
@@ -246,6 +299,7 @@ class Sitting:
         with self._interrupts.at_once():
             self._target.set_batching(level.batching)
         self._progress.note(f"audit: {settings.pairs} pairs of the same request")
+        (self.folder / AUDIT).unlink(missing_ok=True)  # of an earlier sitting
         # Of a run with the same seed a cache may still have the prompts.
         assert self.begun.run_id is not None
         wiring = msgspec.structs.replace(
@@ -255,28 +309,32 @@ class Sitting:
         )
         went = self._engine.play(level, wiring, self._interrupts, lambda *_: None, self._renewed(wiring))
         records, _ = read(self.folder / AUDIT)
-        self._sent.update(prompts(records))
+        self._has_sent(prompts(records))
         self.begun = msgspec.structs.replace(self.begun, audits=audits(settings, records))
         if (error := _ended_badly(level, went, records)) is not None:
             raise error
 
-    def extend(self, level: Level, first: Playing, index: int) -> tuple[LevelResult, Playing]:
+    def extend(
+        self, level: Level, first: Playing, index: int, keep: Callable[[LevelResult], None]
+    ) -> tuple[LevelResult, Playing]:  # fmt: skip
         """Play ``level`` once more, as that of ``index``: the ``first`` figures judged by both, and the second playing.
+
+        ``keep`` gets the figures of the second so far.
 
         Raises:
             LoadtestError: it could not be played.
             KeyboardInterrupt: the user asked to stop before it began.
         """
         longer = msgspec.structs.replace(level, index=index, name=f"{level.name} (more)")
-        second = self.play(longer, index + 1)
+        more = functools.partial(msgspec.structs.replace, slo=[], extends=level.name)
+        second = self._play(longer, index + 1, lambda figures: keep(more(figures)))
         from loadtest.judgement import Played
 
         both = [
             Played(level, first.figures, first.records, first.went),
             Played(longer, second.figures, second.records, second.went),
         ]
-        figures = msgspec.structs.replace(second.figures, slo=[], extends=level.name)
-        return self._judged(both), second._replace(figures=figures)
+        return self._judged(both), second._replace(figures=more(second.figures))
 
     def _judged(self, played: "Sequence[Played]") -> LevelResult:
         from loadtest.evidence import ALPHA
@@ -284,18 +342,20 @@ class Sitting:
 
         return judge(played, self.slos, self._looks, self._alpha or ALPHA)
 
-    def go_on(self, levels: int) -> None:
-        """Go on after so many levels that an earlier sitting played into this folder; of later ones nothing is left.
+    def go_on(self, levels: Collection[int]) -> None:
+        """Go on after these levels, which an earlier sitting played into this folder; of others nothing is left.
 
         Raises:
             ResultError: the journal is damaged or cannot be written.
         """
         from loadtest.columns import prompts
 
-        cut(self.folder / JOURNAL, levels)
-        records, self._offset = read(self.folder / JOURNAL)
-        self._sent = {*prompts(records)}
-        self._played = levels
+        cut(self.folder, levels)
+        found = kept_records(self.folder)
+        while some := [*islice(found, _SOME)]:
+            self._has_sent(prompts(some))
+        self._keeper.skip()
+        self._played = len(levels)
 
     def check(self) -> None:
         """Raise if the target is known to have died."""
@@ -368,7 +428,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             if not options.resume:
                 _write_scenario(folder, resolved, redact)
             looks = 2 if options.on_inconclusive == "extend" else 1
-            yield Sitting(
+            sitting = Sitting(
                 levels,
                 folder,
                 begun,
@@ -384,7 +444,10 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                 options.alpha,
                 options.bearer,
                 watched,
+                Keeper(folder, options.records, asked.seed or 0),
             )
+            with contextlib.closing(sitting):
+                yield sitting
 
 
 def told_by_url(url: str | None, source: str | None, overrides: dict[str, Override]) -> dict[str, Override]:
@@ -498,20 +561,6 @@ def asked_to_stop() -> Iterator[Interrupts]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _seen(abort_on: str | None, progress: Progress) -> Seen:
-    """What to do with the workers' counts during a level: show them, and see whether the user's rule ends the run."""
-    watch = abort.Watch(abort.parse(abort_on)) if abort_on else None
-
-    def see(at_s: float, workers: Sequence[Snapshot]) -> str | None:
-        progress.counts(workers)
-        if watch is None:
-            return None
-        ok, failed, in_flight = (sum(getattr(w, key) for w in workers) for key in ("ok", "failed", "in_flight"))
-        return watch.see(at_s, ok, failed, in_flight)
-
-    return see
 
 
 def resolve(source: str | None, overrides: dict[str, Override]) -> Resolved:
@@ -818,6 +867,17 @@ def _begun(
         seed=asked.seed,
         complete=False,
         exit_code=0,
+        records=options.records,
+        manner=Manner(
+            url=options.url and redact(options.url),
+            on_inconclusive=options.on_inconclusive,
+            strict=options.strict,
+            transport=options.transport,
+            workers=options.workers,
+            cluster=options.cluster and redact(options.cluster),
+            traceparent=options.traceparent,
+            run_header=options.run_header,
+        ),
         conditions=Conditions(
             endpoint=Endpoint(
                 kind=asked.endpoint,

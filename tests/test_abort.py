@@ -19,6 +19,7 @@ from loadtest.abort import Rule, Watch, parse
         ("IN_FLIGHT >= 500 for 0s", Rule("in_flight", ">=", 500.0, 0.0)),
         ("error_rate > 10%", Rule("error_rate", ">", 0.1, 5.0)),
         ("in_flight < 1 for 1m", Rule("in_flight", "<", 1.0, 60.0)),
+        ("silence > 2m", Rule("silence", ">", 0.0, 120.0)),
         ("error_rate <= 1 for 1s", Rule("error_rate", "<=", 1.0, 1.0)),
     ],
 )
@@ -29,16 +30,17 @@ def test_a_condition_is_read(text: str, rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected METRIC OP VALUE for TIME, such as 'error_rate > 50% for 5s' or 'in_flight > 500 for 10s'"),
+        ("", "expected METRIC OP VALUE for TIME, such as 'error_rate > 50% for 5s', 'in_flight > 500 for 10s' or "
+         "'silence > 60s'"),
         ("error_rate", "expected METRIC OP VALUE for TIME, such as "),
         ("error_rate = 5%", "expected METRIC OP VALUE for TIME, such as "),
         ("error_rate > half", "expected METRIC OP VALUE for TIME, such as "),
         ("error_rate > -1%", "expected METRIC OP VALUE for TIME, such as "),
         ("error_rate > 5% 5s", "expected METRIC OP VALUE for TIME, such as "),
         ("error_rate > 5% for5", "expected METRIC OP VALUE for TIME, such as "),
-        ("eror_rate > 5%", "'eror_rate' is no metric to abort on: they are error_rate and in_flight; did you mean "
-         "'error_rate'?"),
-        ("ttft > 5", "'ttft' is no metric to abort on: they are error_rate and in_flight"),
+        ("eror_rate > 5%", "'eror_rate' is no metric to abort on: they are error_rate, in_flight, silence; did you "
+         "mean 'error_rate'?"),
+        ("ttft > 5", "'ttft' is no metric to abort on: they are error_rate, in_flight, silence"),
         ("error_rate > 50", "an error_rate of 50 cannot be: write 50% or a fraction such as 0.5"),
         ("error_rate > 101%", "an error_rate of 101% cannot be: it is at most 100%"),
         ("in_flight > 50%", "in_flight is a number of requests and takes no %: write 50"),
@@ -49,6 +51,10 @@ def test_a_condition_is_read(text: str, rule: Rule) -> None:
         ("error_rate > 50% for 0s", "an error_rate is that of a time: write for example 'for 5s'"),
         ("error_rate > 100%", "error_rate > 100% can never be: write >="),
         ("in_flight < 0", "in_flight < 0 can never be: write <="),
+        ("silence > 60", "a silence lasts a time, such as 'silence > 60s': expected a duration with its unit: "),
+        ("silence > 5ms", "a silence is told from 1 s on: write for example 'silence > 60s'"),
+        ("silence < 60s", "expected METRIC OP VALUE for TIME, such as "),
+        ("silence < 60", "a silence lasts a time: write for example 'silence > 60s', not 'silence < 60'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_in_words(text: str, message: str) -> None:
@@ -165,3 +171,10 @@ def test_the_verdict_is_that_of_the_figures_read_afresh(steps: list[tuple[float,
         then = next(window(), None)
         worse = then is not None and failed - then[2] > ok - then[1]
         assert (watch.see(at, ok, failed, 0) is not None) == worse
+
+
+def test_a_target_that_owes_answers_and_sends_nothing_ends_the_level() -> None:
+    watch = Watch(parse("silence > 60s"))
+    assert watch.see(100.0, 5, 0, 3, 60.0) is None
+    reason = watch.see(101.0, 5, 0, 3, 61.5)
+    assert reason == "silence > 60s: 3 requests are in flight, and no byte has come for 61.5 s"

@@ -1,4 +1,6 @@
+import gzip
 from array import array
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -6,7 +8,7 @@ import pytest
 
 from loadtest.engine.journal import Journal
 from loadtest.errors import ResultError
-from loadtest.records import Record, RequestError, cut, read
+from loadtest.records import JOURNAL, Record, RequestError, cut, files, lines, part, read, records
 
 
 def record(number: int) -> Record:
@@ -67,24 +69,82 @@ def test_a_full_disk_is_one_clear_error() -> None:
     journal.close()
 
 
-def test_a_journal_is_cut_to_its_first_levels_and_goes_on_from_there(tmp_path: Path) -> None:
-    journal = Journal(str(tmp_path / "j"))
-    for number in range(6):
-        journal.write(msgspec.structs.replace(record(number), level=number // 2))
+def level_of(number: int, level: int) -> Record:
+    return msgspec.structs.replace(record(number), level=level)
+
+
+def written(path: Path, *found: Record) -> None:
+    journal = Journal(str(path))
+    for each in found:
+        journal.write(each)
     journal.close()
-    with (tmp_path / "j").open("ab") as file:
+
+
+def pack(path: Path) -> None:
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+
+
+def test_parts_of_a_journal_are_read_one_after_the_other_packed_or_not(tmp_path: Path) -> None:
+    assert [*records(tmp_path)] == []
+    for number in range(3):
+        written(part(tmp_path, number + 1), level_of(number, 0))
+    written(tmp_path / JOURNAL, level_of(3, 0))
+    pack(part(tmp_path, 1))
+    twice = part(tmp_path, 2).read_bytes()
+    pack(part(tmp_path, 2))
+    part(tmp_path, 2).write_bytes(twice)  # packed, and then the process died
+    assert [path.name for path in files(tmp_path)] == [
+        "records-00001.jsonl.gz", "records-00002.jsonl.gz", "records-00003.jsonl", JOURNAL,
+    ]  # fmt: skip
+    assert [found.id for found in records(tmp_path)] == [0, 1, 2, 3]
+    assert len([*lines(tmp_path)]) == 4
+
+
+def test_a_part_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "records-00001.jsonl.gz").write_bytes(gzip.compress(b"x" * 1000)[:-12])
+    with pytest.raises(ResultError, match=r"records-00001\.jsonl\.gz is damaged"):
+        list(lines(tmp_path))
+
+
+def test_a_journal_is_cut_to_its_first_levels_and_goes_on_from_there(tmp_path: Path) -> None:
+    written(tmp_path / JOURNAL, *(level_of(number, number // 2) for number in range(6)))
+    with (tmp_path / JOURNAL).open("ab") as file:
         file.write(b'{"id":6,"lev')
-    cut(tmp_path / "j", 3)
-    assert len(read(tmp_path / "j")[0]) == 6
-    assert (tmp_path / "j").read_bytes().endswith(b"}\n")
-    cut(tmp_path / "j", 2)
-    assert [found.id for found in read(tmp_path / "j")[0]] == [0, 1, 2, 3]
-    cut(tmp_path / "new", 1)
-    assert read(tmp_path / "new") == ([], 0)
+    cut(tmp_path, range(3))
+    assert len(read(tmp_path / JOURNAL)[0]) == 6
+    assert (tmp_path / JOURNAL).read_bytes().endswith(b"}\n")
+    cut(tmp_path, range(2))
+    assert [found.id for found in records(tmp_path)] == [0, 1, 2, 3]
+    (tmp_path / "new").mkdir()
+    cut(tmp_path / "new", {0})
+    assert read(tmp_path / "new" / JOURNAL) == ([], 0)
+
+
+@pytest.mark.parametrize("packed", [(), (1,), (1, 2), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("levels", "left"),
+    [((), []), ((0,), [0, 1, 2]), ((0, 5), [0, 1, 2, 3]), ((0, 1, 5), [0, 1, 2, 3, 4, 5, 6]), (range(9), [*range(8)])],
+)
+def test_a_journal_of_parts_is_cut_where_a_level_comes_that_is_not_kept(
+    tmp_path: Path, levels: Collection[int], left: list[int], packed: tuple[int, ...]
+) -> None:
+    parts = [[0, 0], [0, 5], [1, 1, 1], [2]]  # the first level was extended by what is level 5
+    number = 0
+    for place, own in enumerate(parts, 1):
+        made = [level_of(number + step, level) for step, level in enumerate(own)]
+        number += len(own)
+        written(part(tmp_path, place) if place < len(parts) else tmp_path / JOURNAL, *made)
+        if place in packed:
+            pack(part(tmp_path, place))
+    cut(tmp_path, levels)
+    assert [found.id for found in records(tmp_path)] == left
+    written(tmp_path / JOURNAL, level_of(9, 1))
+    assert [found.id for found in records(tmp_path)] == [*left, 9]
 
 
 def test_a_damaged_journal_is_not_cut(tmp_path: Path) -> None:
-    (tmp_path / "j").write_bytes(b'{"level":0}\nnonsense\n{"level":1}\n')
+    (tmp_path / JOURNAL).write_bytes(b'{"level":0}\nnonsense\n{"level":1}\n')
     with pytest.raises(ResultError, match="byte 12"):
-        cut(tmp_path / "j", 1)
-    assert (tmp_path / "j").stat().st_size == 33
+        cut(tmp_path, {0})
+    assert (tmp_path / JOURNAL).stat().st_size == 33

@@ -56,14 +56,15 @@ def test_every_key_of_the_contract_is_there(one: Result, tmp_path: Path) -> None
     data = json.loads(result.write(one, tmp_path).read_text())
     assert set(data) == {
         "schema_version", "tool", "command", "started_at", "seed", "run_id", "complete", "exit_code", "conditions",
-        "warnings", "adaptations", "labels", "audits", "levels", "repeats", "verdict", "capacity", "capacities",
+        "records", "manner", "resumed", "warnings", "adaptations", "labels", "audits", "levels", "repeats", "verdict",
+        "capacity", "capacities",
     }  # fmt: skip
     (level,) = data["levels"]
     assert set(level) == {
         "name", "status", "load", "batching", "workload", "window", "counts", "rates", "throughput", "whole_run",
         "concurrency", "latency", "tokens_per_event", "single_burst", "bad_events", "finish_reasons", "errors",
         "goodput", "client", "server", "slo", "model", "batch_size", "repeat", "workloads", "turns",
-        "sessions", "models", "probe", "began_at", "extends", "gpus", "energy_per_output_token_j", "host",
+        "sessions", "models", "probe", "began_at", "goes_on", "extends", "gpus", "energy_per_output_token_j", "host",
     }  # fmt: skip
     assert set(level["latency"]) == {
         "ttft_ms", "ttfat_ms", "e2e_ms", "tpot_ms", "itl_ms", "lag_ms", "own_lag_ms", "connect_ms", "service_ttft_ms",

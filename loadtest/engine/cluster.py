@@ -53,6 +53,8 @@ class ClusterEngine(Crew):
         WorkerLost: a worker does not answer.
     """
 
+    turns = False
+
     def __init__(
         self, where: str, workers: int | None = None, *, silent_s: float = _SILENT_S, wait_s: float = _WAIT_S
     ) -> None:  # fmt: skip

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Self, TypeVar
 
 import loadtest.errors
-from loadtest.engine.orders import Done, Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Wiring
+from loadtest.engine.orders import Done, Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Turn, Wiring
 from loadtest.errors import LoadtestError, WorkerLost
 from loadtest.level import Level, LevelEnd, LevelRun, WorkerHealth
 
@@ -22,8 +22,8 @@ _SILENT_WHEN_STOPPED_S = 5.0
 T = TypeVar("T")
 # Shown what the workers have counted, by the second of the level; a reason it returns ends the level.
 Seen = Callable[[float, Sequence[Snapshot]], str | None]
-# The token to send from now on, as far as the workers do not have it yet.
-Renewed = Callable[[], str | None]
+# What the workers are to be told besides, as far as they have not been: a new token, a new file of the journal.
+Renewed = Callable[[], str | Turn | None]
 
 
 class Interrupts:
@@ -53,6 +53,8 @@ class Crew(abc.ABC):
     """``size`` workers, numbered from 0. A context manager: leaving it ends them."""
 
     size: int
+    # Whether workers write to the run's journal themselves, and go on in a new file of it when they are told to.
+    turns = True
     # The common t0 lies so far ahead that every worker has heard of it by then.
     start_ahead_s = 0.02
 
@@ -184,8 +186,8 @@ class Crew(abc.ABC):
                 aborted = seen(time.monotonic() - began, counted)
                 if aborted:
                     self._tell(there, Stop(0.0))
-            if renewed is not None and (bearer := renewed()) is not None:
-                self._tell(there, Renew(bearer))
+            if renewed is not None and (news := renewed()) is not None:
+                self._tell(there, Renew(news) if isinstance(news, str) else news)
             if playing and interrupts.count > obeyed:
                 obeyed = interrupts.count
                 self._tell(there, Stop(_INTERRUPT_GRACE_S if obeyed == 1 else 0.0))

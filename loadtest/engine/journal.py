@@ -18,8 +18,21 @@ class Journal:
     def __init__(self, path: str) -> None:
         self._path = path
         self._encode = msgspec.json.Encoder().encode
+        self._fd = self._open()
+
+    def turn(self) -> None:
+        """Go on in a new file of the same name: the one so far has got another.
+
+        Raises:
+            ResultError: it cannot be made.
+        """
+        fd = self._open()
+        self.close()
+        self._fd = fd
+
+    def _open(self) -> int:
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise self._error(error) from None
 

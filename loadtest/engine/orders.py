@@ -64,6 +64,12 @@ class Renew(msgspec.Struct, frozen=True):
     bearer: str
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """Go on with the journal in a new file; the one so far has got another name. ``count`` turns make it, in all."""
+
+    count: int
+
+
 class Ready(msgspec.Struct, frozen=True):
     """The slice is prepared."""
 
@@ -72,6 +78,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Counts since t0, for the eyes of the user only: the figures come from the journal.
 
     The times are counts of the buckets of ``histogram``. All are totals, so that one that goes missing is no loss.
+    ``turned`` is the count of the last ``Turn`` that was obeyed, ``silent_s`` for how long the target has sent nothing
+    at all though it owes an answer.
     """
 
     sending: bool
@@ -83,6 +91,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     e2e: dict[int, int]
     send_lag: dict[int, int]
     loop_lag: dict[int, int]
+    turned: int = 0
+    silent_s: float = 0.0
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -74,6 +74,7 @@ class Play:
         self._sending_ended = 0
         self._last_done = 0
         self._scheduled = 0
+        self._turned = 0
         self._finished: asyncio.Future[None] | None = None
         self._self_watch = SelfWatch(order.worker, transport)
         self._renewed: tuple[bytes, bytes] | None = None  # a line of the head, and what is sent in its place
@@ -163,6 +164,15 @@ class Play:
         if self._wiring.bearer is not None:
             self._recorder.learn(bearer)
             self._renewed = _line(self._wiring.bearer), _line(bearer)
+
+    def turn(self, count: int) -> None:
+        """Go on with the journal in a new file."""
+        try:
+            self._recorder.turn()
+        except LoadtestError as error:
+            self._fail(error)
+        else:
+            self._turned = count
 
     def _until(self, at_ns: int) -> float:
         return max(0.0, (at_ns - perf_counter_ns()) / 1e9)
@@ -403,8 +413,24 @@ class Play:
 
     def _snapshot(self) -> Snapshot:
         seen = self._recorder
-        times = (dict(counts) for counts in (seen.ttft, seen.e2e, seen.send_lag, self._self_watch.loop_lags))
-        return Snapshot(self._issuing, len(self._in_flight), seen.ok, seen.failed, seen.output_tokens, *times)
+        times = dict(seen.ttft), dict(seen.e2e), dict(seen.send_lag), dict(self._self_watch.loop_lags)
+        return Snapshot(
+            self._issuing,
+            len(self._in_flight),
+            seen.ok,
+            seen.failed,
+            seen.output_tokens,
+            *times,
+            turned=self._turned,
+            silent_s=self._silent_s(),
+        )
+
+    def _silent_s(self) -> float:
+        """For how long nothing has come though an answer is owed."""
+        oldest = next(iter(self._in_flight), None)
+        if oldest is None or not oldest.sent:
+            return 0.0
+        return (perf_counter_ns() - max(oldest.sent, self._transport.last_read)) / 1e9
 
 
 def _ceiling(rate_per_s: float, worker: int, workers: int) -> float:

@@ -120,6 +120,14 @@ class Recorder:
         """A secret that no record may hold."""
         self._redact.learn([secret])
 
+    def turn(self) -> None:
+        """Go on with the journal in a new file.
+
+        Raises:
+            ResultError: it cannot be made.
+        """
+        self._journal.turn()
+
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()

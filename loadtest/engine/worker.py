@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from multiprocessing.connection import Connection
 
-from loadtest.engine.orders import Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Wiring
+from loadtest.engine.orders import Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Turn, Wiring
 from loadtest.engine.play import Play
 from loadtest.errors import LoadtestError
 from loadtest.wire.exchange import Transport
@@ -57,6 +57,8 @@ class Player:
                 self._play.stop(grace_s)
             case Renew(bearer) if self._play is not None:
                 self._play.renew(bearer)
+            case Turn(count) if self._play is not None:
+                self._play.turn(count)
 
     async def close(self) -> None:
         """Drop what goes on, and the connections."""

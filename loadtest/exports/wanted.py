@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from loadtest.errors import ResultError, UsageError
-from loadtest.exports.journal import records
+from loadtest.records import records
 from loadtest.redact import Redactor
 from loadtest.result import Result
 

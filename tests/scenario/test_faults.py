@@ -147,10 +147,10 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
          "rate or stages, or remove it"),
         ("load: {rate: 1, max_in_flight: '5:drop'}", "1:32: load.max_in_flight: expected a whole number, got '5:drop'"),
         ("load: {rate: 1, max_rate: 0}", "1:27: load.max_rate: expected more than 0, got 0"),
-        ("abort_on: eror_rate > 50%", "1:11: abort_on: 'eror_rate' is no metric to abort on: they are error_rate and "
-         "in_flight; did you mean 'error_rate'?"),
-        ("abort_on: 50%", "1:11: abort_on: expected METRIC OP VALUE for TIME, such as 'error_rate > 50% for 5s' or "
-         "'in_flight > 500 for 10s', got '50%'"),
+        ("abort_on: eror_rate > 50%", "1:11: abort_on: 'eror_rate' is no metric to abort on: they are error_rate, "
+         "in_flight, silence; did you mean 'error_rate'?"),
+        ("abort_on: 50%", "1:11: abort_on: expected METRIC OP VALUE for TIME, such as 'error_rate > 50% for 5s', "
+         "'in_flight > 500 for 10s' or 'silence > 60s', got '50%'"),
         ("abort_on: 5", "1:11: abort_on: expected a rule such as error_rate > 50% for 5s, got 5"),
         ("load: {abort_on: x}", "1:8: load.abort_on: unknown key here; it belongs at the top of the file"),
         ("max_rate: 5", "1:1: max_rate: unknown key here; it belongs under 'load'"),

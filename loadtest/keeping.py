@@ -1,0 +1,199 @@
+"""What becomes of the journal while levels are played: it is read as it grows, and its parts are packed, or thinned.
+
+So neither memory nor disk grows without bound over hours: requests are rows on disk from ``LARGE`` on, a part of the
+journal that is full is packed (a third of its size), and of a run that keeps a sample, or nothing, it is not kept.
+"""
+
+import gzip
+import heapq
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from loadtest.errors import ResultError
+from loadtest.records import JOURNAL, Mode, Record, entries, last_part, part
+
+if TYPE_CHECKING:
+    from loadtest.rows import Rows
+
+PART_BYTES = 64 << 20
+"""A file of the journal that has grown so long is followed by another."""
+LARGE = 100_000
+"""A level of more requests is kept as rows."""
+SHARE = 100
+"""Of a sample: one request in so many, besides each that failed and the slowest."""
+SLOWEST = 100
+"""Of each level."""
+_LOOK_S = 1.0
+_FIRST_S = 30.0  # levels that are over by then are read in one go, and nothing is done beside them
+_BATCH = 20_000
+_PRIME = (1 << 61) - 1
+
+
+class _File(NamedTuple):
+    path: Path
+    offset: int
+
+
+class Keeper:
+    """Of the journal in ``folder``: takes in what is written to it, and leaves of it what ``mode`` says.
+
+    ``seed`` decides which requests a sample has.
+    """
+
+    def __init__(self, folder: Path, mode: Mode, seed: int) -> None:
+        self.turned = last_part(folder)
+        """How often the journal has been gone on with in a new file."""
+        self.whole = True
+        """Whether ``requests`` are all that could be read: false when the disk was full or the journal damaged."""
+        self._folder = folder
+        self._mode = mode
+        self._seed = seed
+        self._full: _File | None = None  # that some worker may still write to
+        self._offset = 0  # in the current file
+        self._looked = self._began = time.monotonic()
+        self._records: list[Record] = []
+        self._rows: Rows | None = None
+        self._sample: list[bytes] = []  # of the file that is read
+        self._slowest: list[tuple[float, int, bytes]] = []  # a heap
+
+    def skip(self) -> None:
+        """Leave out what is there already, of levels that were played before."""
+        path = self._folder / JOURNAL
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def begin(self) -> None:
+        """A level begins; the requests of the one before are another's now."""
+        self._records, self._rows, self._slowest = [], None, []
+        self._began = time.monotonic()
+
+    @property
+    def requests(self) -> "list[Record] | Rows":
+        """Those of the level that have been taken in; ``Rows`` if they are many, which whoever plays it closes."""
+        return self._records if self._rows is None else self._rows
+
+    def look(self, written: int, *, may_turn: bool) -> bool:
+        """Take in what has been written; tells whether the workers are now to go on in a new file.
+
+        ``written`` is how often each of them, at least, has turned to a new one. ``may_turn``: whether they can.
+
+        Raises:
+            ResultError: the journal cannot be read, or what is kept of it not be written.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        path = self._folder / JOURNAL
+        size = path.stat().st_size if path.exists() else 0
+        if size < PART_BYTES and self._full is None and now - self._began < _FIRST_S:
+            return False
+        self._take_in()
+        if self._full is not None:
+            if written >= self.turned:
+                self._settle()
+            return False
+        if size < PART_BYTES or not may_turn:
+            return False
+        self._turn()
+        return True
+
+    def end(self) -> None:
+        """The level is over and nobody writes any more: take in the rest, and leave what is to stay.
+
+        Raises:
+            ResultError: the journal cannot be read, or what is kept of it not be written.
+        """
+        self._take_in()
+        if self._full is not None:
+            try:
+                self._settle()
+            finally:
+                self._take_in()
+        path = self._folder / JOURNAL
+        if self._mode != "all" or (path.exists() and path.stat().st_size >= PART_BYTES):
+            self._sample += [line for _, _, line in sorted(self._slowest)]
+            if path.exists():
+                self._turn()
+                self._settle()
+
+    def _take_in(self) -> None:
+        if self._full is not None:
+            self._full = self._full._replace(offset=self._read(*self._full))
+        if self._full is None or self._mode == "all":  # a sample is of one file at a time
+            self._offset = self._read(self._folder / JOURNAL, self._offset)
+
+    def _read(self, path: Path, offset: int) -> int:
+        if not path.exists():
+            return offset
+        self.whole, whole = False, self.whole
+        batch: list[Record] = []
+        for record, line in entries(path, offset):
+            offset += len(line)
+            batch.append(record)
+            if self._mode == "sampled":
+                self._choose(record, line)
+            if len(batch) == _BATCH:
+                self._add(batch)
+                batch = []
+        self._add(batch)
+        self.whole = whole
+        return offset
+
+    def _add(self, batch: list[Record]) -> None:
+        if self._rows is None and len(self._records) + len(batch) <= LARGE:
+            self._records += batch
+            return
+        if self._rows is None:
+            from loadtest.rows import Rows  # noqa: PLC0415  # numpy comes with it, which a short level need not wait for
+
+            self._rows = Rows(self._folder)
+            for begin in range(0, len(self._records), _BATCH):
+                self._rows.append(self._records[begin : begin + _BATCH])
+            self._records = []
+        self._rows.append(batch)
+
+    def _choose(self, record: Record, line: bytes) -> None:
+        # Multiplied by a large number, so that neighbours are no more alike than others.
+        if record.outcome != "ok" or ((record.id + 1) * (self._seed + 1) * 0x9E3779B97F4A7C15) % _PRIME % SHARE == 0:
+            self._sample.append(line)
+            return
+        took = ((record.last_token_ms if record.streamed else None) or record.done_ms or 0.0) - record.intended_ms
+        if len(self._slowest) < SLOWEST:
+            heapq.heappush(self._slowest, (took, record.id, line))
+        elif took > self._slowest[0][0]:
+            heapq.heapreplace(self._slowest, (took, record.id, line))
+
+    def _turn(self) -> None:
+        """Give the current file the name of a part."""
+        self.turned += 1
+        path = part(self._folder, self.turned)
+        try:
+            (self._folder / JOURNAL).rename(path)
+        except OSError as error:
+            raise ResultError(f"cannot rename {self._folder / JOURNAL}: {error.strerror}") from None
+        self._full, self._offset = _File(path, self._offset), 0
+
+    def _settle(self) -> None:
+        """Nobody writes to the full part any more, and it has been read: leave of it what is to stay."""
+        assert self._full is not None
+        path, self._full = self._full.path, None
+        packed = path.with_name(f"{path.name}.gz")
+        new = packed.with_name(f".{packed.name}")
+        try:
+            if self._mode == "all" or self._sample:
+                with path.open("rb") as source, gzip.open(new, "wb", compresslevel=1) as target:
+                    if self._mode == "all":
+                        while block := source.read(1 << 20):
+                            target.write(block)
+                    else:
+                        target.writelines(self._sample)
+                new.replace(packed)
+            path.unlink()
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            mend = "make room there or choose another folder with -o"
+            raise ResultError(
+                f"cannot write {packed}: {error.strerror}; {mend}. What was written can be loaded"
+            ) from None
+        self._sample = []
