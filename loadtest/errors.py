@@ -30,8 +30,9 @@ class LoadtestError(Exception):
 
     @property
     def pointer(self) -> str:
-        """Where there is more of this, to be put behind the message."""
-        return f" [docs: troubleshooting#{self.topic}]"
+        """Where there is more of this, to be put behind the message; behind a list, on a line of its own."""
+        gap = "\n" if "\n" in str(self) else " "
+        return f"{gap}[docs: troubleshooting#{self.topic}]"
 
 
 class UsageError(LoadtestError):
