@@ -19,7 +19,7 @@ from loadtest.errors import TargetError, UsageError
 from loadtest.wire.origin import Origin, place
 from loadtest.wire.proxy import Proxy
 from loadtest.wire.response import foreign
-from loadtest.wire.tls import Tls, tls_words
+from loadtest.wire.tls import Tls, shared, tls_words
 
 _MOST_BYTES = 4 << 20  # more than any list of models
 
@@ -65,7 +65,7 @@ def ask(
         # Its host, not its address: the name is what the certificate must be for.
         connection = http.client.HTTPSConnection(
             address if proxy else origin.host, proxy.port if proxy else origin.port, timeout=timeout_s,
-            context=(tls or Tls()).context(),
+            context=shared(tls or Tls()),
         )  # fmt: skip
         if proxy is not None:
             connection.set_tunnel(origin.host, origin.port, proxy.headers)

@@ -1,5 +1,6 @@
 """What is asked of a server's certificate and shown of ours; and what went wrong with TLS, in words."""
 
+import functools
 import ssl
 from pathlib import Path
 
@@ -50,6 +51,16 @@ class Tls(msgspec.Struct, frozen=True):
                     "the password of an encrypted key is LOADTEST_KEY_PASSWORD's"
                 ) from None
         return context
+
+
+@functools.lru_cache(maxsize=16)
+def shared(tls: Tls) -> ssl.SSLContext:
+    """The context of ``tls``, made once: what is asked each second is not to read the system's authorities each time.
+
+    Raises:
+        UsageError: as ``Tls.context``.
+    """
+    return tls.context()
 
 
 def tls_words(error: ssl.SSLError) -> str:
