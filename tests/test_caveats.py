@@ -1,11 +1,13 @@
 """What is said of a level because the user asked to be told."""
 
+import msgspec
 import pytest
 
 from loadtest.alert import parse
 from loadtest.caveats import caveats
 from loadtest.records import Record
 from loadtest.summary import summarise
+from loadtest.telemetry.figures import Counted, Server
 from tests.test_summary import OPEN, answer, failure, level, run
 
 
@@ -47,3 +49,32 @@ def test_failures_are_inside() -> None:
     for text in ("p99(e2e) > 1s", "mean(e2e) > 1s"):
         (line,) = caveats(FAILING, alerts=[parse(text)])
         assert line.endswith("is without end, as requests failed")
+
+
+def server(**of: object) -> Server:
+    return Server(kind="vllm", url="http://x/metrics", looks=9, **of)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (server(generation_tokens=Counted(server=1500, client=1000)), "counted 50.0% more output tokens"),
+        (server(generation_tokens=Counted(server=500, client=1000)), "counted 50.0% fewer output tokens"),
+        (server(restarted=True), "counters went back"),
+        (server(generation_tokens=Counted(server=1000, client=1000)), None),
+        (server(generation_tokens=Counted(server=1000)), None),
+        (None, None),
+    ],
+)
+def test_the_servers_own_count_is_remarked_where_it_is_another(seen: Server | None, said: str | None) -> None:
+    found = [line for line in caveats(msgspec.structs.replace(FIGURES, server=seen)) if "the server" in line]
+    assert len(found) == (said is not None)
+    if said:
+        assert said in found[0]
+
+
+def test_what_makes_a_level_invalid_is_not_said_twice() -> None:
+    client = msgspec.structs.replace(FIGURES.client, valid=False, reasons=["the server's counts disagree"])
+    seen = server(generation_tokens=Counted(server=500, client=1000))
+    found = caveats(msgspec.structs.replace(FIGURES, server=seen, client=client))
+    assert not any("output tokens" in line for line in found)

@@ -19,6 +19,7 @@ from loadtest.reports.charts_time import SLOWEST
 from loadtest.reports.html import charts
 from loadtest.result import Result
 from loadtest.schedule import Load
+from loadtest.telemetry.figures import Figure, Gpu, Server
 from tests.comparing import a_level, a_result, played, requests
 from tests.reports.pages import a_page_of, closed, lines, read
 
@@ -194,3 +195,25 @@ def test_records_that_are_not_those_of_the_figures_are_not_drawn() -> None:
     result, written = a_page_of(*closed(4))
     (level,) = drawn(result, read(written[:-1]))
     assert level.window is None
+
+
+def test_the_servers_queue_and_its_gpus_have_panels_on_the_clock_of_the_requests() -> None:
+    result, written = a_page_of(*closed(4, 16))
+    assert not {"timeline-queue", "timeline-cache", "timeline-gpu"} & set(by_name(charts(result, read(written))))
+    series = [(-20.0, 0.0), (500.0, 3.0), (1500.0, 7.0)]
+    told = Server(
+        kind="vllm", url="http://x/metrics", looks=3, waiting=Figure(mean=5, max=7, series=series),
+        kv_usage=Figure(mean=0.5, max=0.5, series=[(500.0, 0.5)]),
+    )  # fmt: skip
+    busy = Figure(mean=0.9, max=0.9, series=[(500.0, 0.9)])
+    gpus = [Gpu(id="0", utilisation=busy), Gpu(id="1", utilisation=busy)]
+    first, *others = result.levels
+    watched = msgspec.structs.replace(first, server=told, gpus=gpus)
+    found = by_name(charts(msgspec.structs.replace(result, levels=[watched, *others]), read(written)))
+    assert [(row["level"], row["at"], row["what"], row["value"]) for row in found["timeline-queue"].rows] == [
+        ("c=4", 0.5, "waiting", 3), ("c=4", 1.5, "waiting", 7),
+    ]  # fmt: skip
+    assert found["timeline-queue"].levels == ["c=4"], "of the others nothing is known"
+    assert [row["value"] for row in found["timeline-cache"].rows] == [50]
+    assert {row["what"] for row in found["timeline-gpu"].rows} == {"busy", "busy 1"}
+    assert "timeline-power" not in found
