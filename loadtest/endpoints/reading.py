@@ -10,7 +10,7 @@ from loadtest.endpoints.framing import Cutter, cutter
 from loadtest.records import Outcome, RequestError
 from loadtest.wire import intermediary
 from loadtest.wire.exchange import Exchange
-from loadtest.wire.response import Response, ResponseError
+from loadtest.wire.response import MOST_BYTES, Response, ResponseError
 
 _ABORTED = frozenset({"abort", "error"})
 _BODY_KEPT = 64 * 1024  # of an error's body, where only its words are of interest
@@ -115,6 +115,9 @@ class Reading:
         if self._dialect.good(self._response.status) or self._body_bytes < _BODY_KEPT:
             self._body.append(piece)
             self._body_bytes += len(piece)
+        if self._body_bytes > MOST_BYTES:
+            self._body.clear()
+            raise ResponseError(f"the answer goes on beyond {MOST_BYTES >> 20} MiB; it was not read further")
 
     def _judge(self, exchange: Exchange, whole: bool) -> tuple[Outcome, RequestError | None]:
         response, answer, failure = self._response, self.answer, exchange.failure

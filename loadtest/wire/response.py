@@ -9,6 +9,7 @@ import httptools
 from loadtest.wire.exchange import Exchange
 
 NO_STATUS = 0
+MOST_BYTES = 256 << 20  # of an answer that is kept until it has ended: one without an end is none
 _GZIP_OR_ZLIB = 32 + 15  # whichever its header says
 
 

@@ -17,12 +17,11 @@ from loadtest.errors import TargetError
 from loadtest.wire.exchange import Exchange, Failure, cause_of
 from loadtest.wire.origin import Origin, parse, place, resolve
 from loadtest.wire.proxy import Proxy
-from loadtest.wire.response import ResponseError, http_parser
+from loadtest.wire.response import MOST_BYTES, ResponseError, http_parser
 from loadtest.wire.tls import Tls, tls_words
 
 _READ_BYTES = 256 * 1024
 _HEAD_BYTES = 64 * 1024  # of a proxy's answer to CONNECT
-_MOST_BYTES = 64 << 20  # an answer without an end is none
 
 
 class Way(NamedTuple):
@@ -150,7 +149,7 @@ class _End:
 
 def _receive(connection: socket.socket, exchange: Exchange, until: float, limits: Limits) -> None:
     end, size = _End(), 0
-    while size < _MOST_BYTES:
+    while size < MOST_BYTES:
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise Failure("timeout", f"no whole answer within {limits.total_s:g} s")
@@ -171,7 +170,7 @@ def _receive(connection: socket.socket, exchange: Exchange, until: float, limits
         if end.feed(data):
             exchange.complete = end.reached
             return
-    raise Failure("not_a_stream", f"the answer goes on beyond {_MOST_BYTES >> 20} MiB; it was not read further")
+    raise Failure("not_a_stream", f"the answer goes on beyond {MOST_BYTES >> 20} MiB; it was not read further")
 
 
 @contextlib.contextmanager

@@ -238,3 +238,15 @@ def test_a_redirect_to_sign_in_is_no_url_to_be_given() -> None:
     assert error.kind == "redirect"
     assert "sign in there" in error.message
     assert "give that URL" not in error.message
+
+
+def test_an_answer_without_an_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.endpoints.reading.MOST_BYTES", 1000)
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    assert read(head + b"x" * 990).error == read(head + b"x" * 990, [500]).error
+    reading = read(head + b"x" * 5000, [*range(0, 5000, 100)])
+    assert (reading.outcome, reading.body) == ("stream_error", b"")
+    assert reading.error is not None
+    assert reading.error.kind == "not_a_stream"
+    assert "goes on beyond" in reading.error.message
+    assert read(head + STREAM * 50, [*range(0, 5000, 100)]).outcome == "ok"  # of a stream nothing is kept but its text

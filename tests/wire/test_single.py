@@ -186,6 +186,14 @@ def test_a_connection_that_ends_early(reply: bytes, kind: str | None, words: str
     assert words in (exchange.failure.message if exchange.failure else "")
 
 
+def test_an_answer_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.wire.single.MOST_BYTES", 1000)
+    with serving(answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000)) as port:
+        failure = to(port).exchange.failure
+    assert failure is not None
+    assert (failure.kind, "goes on beyond" in failure.message) == ("not_a_stream", True)
+
+
 @pytest.mark.parametrize("limits", [Limits(5.0, 5.0, 0.05), Limits(0.05, 5.0, 5.0)])
 def test_silence_has_an_end(limits: Limits) -> None:
     over = threading.Event()
