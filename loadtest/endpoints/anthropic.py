@@ -94,6 +94,8 @@ class Anthropic(Objects):
             if (count := count_of(source.get(key))) is not None
         }
         output = count_of(usage.get("output_tokens")) if isinstance(usage, dict) else None
+        if output is None and answer.usage is not None:  # a second delta without counts takes none away
+            output = answer.usage.output_tokens
         answer.usage = Usage(sum(known.values()) if known else None, output, known.get(_CACHE_READ))
 
 

@@ -70,7 +70,7 @@ def _scored(result: Any) -> bool:
     if not isinstance(result, dict) or count_of(result.get("index")) is None:
         return False
     score = next((result[key] for key in ("relevance_score", "score") if key in result), None)
-    return isinstance(score, int | float) and not math.isnan(score)
+    return isinstance(score, int) or (isinstance(score, float) and not math.isnan(score))
 
 
 def _usage(reply: dict[str, Any]) -> Usage | None:

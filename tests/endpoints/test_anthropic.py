@@ -57,6 +57,7 @@ def test_the_prompt_is_all_that_was_read_whatever_a_cache_held(start: object, en
 def test_the_last_running_total_of_the_output_counts() -> None:
     totals = [{"type": "message_delta", "delta": {}, "usage": {"output_tokens": count}} for count in (3, 8)]
     assert taken("anthropic", *totals).usage == Usage(None, 8)
+    assert taken("anthropic", *totals, {"type": "message_delta", "delta": {}}).usage == Usage(None, 8)
 
 
 def test_a_tool_call_is_output_by_its_name_and_arguments_and_a_signature_is_none() -> None:

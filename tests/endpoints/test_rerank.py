@@ -67,6 +67,7 @@ RESULTS = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score":
         ({"results": RESULTS, "usage": {"prompt_tokens": 6, "total_tokens": 7}, "meta": None}, 6),
         ({"object": "list", "data": RESULTS, "usage": None}, None),
         ([{"index": 0, "score": 0.1}, {"index": 1, "score": 0}], None),
+        ([{"index": 0, "score": 10**400}, {"index": 1, "score": 0}], None),
     ],
 )
 def test_scores_are_counted_whichever_family_sent_them(reply: Any, tokens: int | None) -> None:
