@@ -129,6 +129,7 @@ def conditions(result: Result) -> list[tuple[str, str]]:
         ("software", ", ".join(f"{name} {version}" for name, version in told.software.items())),
         ("scenario", f"{told.scenario.name}, sha256 {told.scenario.sha256}"),
         ("prompts", told.prompts_sized),
+        ("watched", "; ".join(told.telemetry)),
         ("seed", str(result.seed)),
         ("started", result.started_at),
         ("command", result.command),

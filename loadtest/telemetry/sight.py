@@ -184,7 +184,9 @@ class Telemetry:
         if self.server is not None:
             if (why := _tried(self.server.look)) is not None:
                 warnings.append(f"--metrics: {why}")
-        elif self._wanted.metrics is None:
+        elif self._wanted.metrics == OFF:
+            self.notes.append("server: not asked (--metrics off)")
+        else:
             places = [beside(target, way.headers, way.tls, way.proxy)]
             if self._endpoint in _TRITON and target.socket is None:
                 places.append(beside(target, way.headers, way.tls, way.proxy, _TRITON_PORT))

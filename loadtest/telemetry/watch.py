@@ -6,7 +6,7 @@ takes, no request waits for. Stamps are ``perf_counter_ns``, as all readings are
 
 import threading
 from collections.abc import Callable, Mapping
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter_ns, sleep
 
 EVERY_S = 1.0
 LOOK_S = 2.0
@@ -46,8 +46,9 @@ class Watch:
         self._thread.join(3 * LOOK_S)  # one that goes on, and the last one
 
     def again(self) -> None:
-        """Take one more look after the last."""
+        """Take one more look, a while after the last."""
         if not self._thread.is_alive():
+            sleep(self._every_s)
             self._once()
 
     def _run(self) -> None:

@@ -112,7 +112,9 @@ def test_metrics_are_not_looked_for_when_they_are_off(loadtest: Command, tmp_pat
         done = loadtest("run", server.url, *SENDS, "-o", "out", "--metrics", "off")
         assert not [asked for asked in server.asked if asked.path == "/metrics"]
     assert done.returncode == 0, done.stderr
-    assert the_result(tmp_path / "out")["levels"][0]["server"] is None
+    result = the_result(tmp_path / "out")
+    assert result["levels"][0]["server"] is None
+    assert result["conditions"]["telemetry"] == ["server: not asked (--metrics off)"]
 
 
 def slow() -> Answer:
@@ -201,16 +203,25 @@ def test_gpus_of_an_exporter_are_in_the_result_with_the_energy_of_a_token(loadte
         (("--metrics", "ftp://x"), "--metrics: URL"),
         (("--dcgm", ""), "--dcgm: URL"),
         (("--gpu", "--dcgm", "http://x"), "give one of them"),
-        (("--gpu",), "--gpu"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(loadtest: Command, flags: tuple[str, ...], words: str) -> None:
     with telling(Serving()) as server:
-        done = loadtest("run", server.url, *SENDS, *flags, PYTHONPATH="")
+        done = loadtest("run", server.url, *SENDS, *flags)
         assert not server.posts
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_gpus_that_are_not_there_are_refused_before_anything_is_sent(loadtest: Command, tmp_path: Path) -> None:
+    driverless = "class NVMLError(Exception): pass\ndef nvmlInit(): raise NVMLError('Driver Not Loaded')\n"
+    (tmp_path / "pynvml.py").write_text(driverless, "utf-8")
+    with telling(Serving()) as server:
+        done = loadtest("run", server.url, *SENDS, "--gpu", PYTHONPATH=str(tmp_path))
+        assert not server.posts
+    assert done.returncode == 2
+    assert "no NVIDIA driver answers on this host (Driver Not Loaded); leave it out" in done.stderr
 
 
 def test_this_hosts_gpus_are_not_those_of_another(loadtest: Command) -> None:

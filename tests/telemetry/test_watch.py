@@ -80,6 +80,15 @@ def test_what_never_answered_is_not_asked_once_more_at_the_end() -> None:
     assert asked == 1
 
 
+def test_once_more_after_the_end_is_one_look_more() -> None:
+    one = Watch(lambda: {"x": {"n": 1.0}}, every_s=0.001)
+    one.begin()
+    one.end()
+    count = len(one.looks)
+    one.again()
+    assert len(one.looks) == count + 1
+
+
 def test_hours_of_looks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_MOST", 8)
     count = 0
