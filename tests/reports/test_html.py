@@ -141,6 +141,10 @@ def test_everything_that_a_figure_needs_is_told() -> None:
         result.command, "region eu-1", "mind this", "dropped",
     ):  # fmt: skip
         assert said in text
+    watched = msgspec.structs.replace(told, telemetry=["server: vllm, http://x/metrics", "GPUs: NVIDIA H100"])
+    assert "watched server: vllm, http://x/metrics; GPUs: NVIDIA H100" in (
+        parsed(changed(a_run(), conditions=watched).result).text
+    )
     unknown = msgspec.structs.replace(told, precision=None)
     assert "unknown: tell it with --label precision=" in parsed(changed(a_run(), conditions=unknown).result).text
 
@@ -187,7 +191,7 @@ def test_whatever_a_target_says_is_text() -> None:
                       adaptations=[TRAP], command=TRAP, labels={TRAP: TRAP})  # fmt: skip
     result = conditions(
         a_run()._replace(result=result),
-        precision=TRAP, not_comparable=[TRAP], software={TRAP: TRAP}, prompts_sized=TRAP,
+        precision=TRAP, not_comparable=[TRAP], software={TRAP: TRAP}, prompts_sized=TRAP, telemetry=[TRAP],
         endpoint=msgspec.structs.replace(result.conditions.endpoint, model=TRAP, url=TRAP),
         scenario=msgspec.structs.replace(result.conditions.scenario, name=TRAP),
     ).result  # fmt: skip
