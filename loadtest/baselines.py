@@ -23,7 +23,7 @@ def runs(folders: Iterable[Path]) -> list[Run]:
     """Those that ``folders`` stand for, read again.
 
     Raises:
-        ResultError: there is none in one of them, or one is damaged.
+        ResultError: there is none in one of them, one is damaged, or it was not left all its requests.
         ScenarioError: one was cut short, and the scenario beside its journal is damaged.
     """
     return [_run(each) for folder in folders for each in run_folders(folder)]
@@ -46,6 +46,11 @@ def run_folders(folder: Path) -> list[Path]:
 
 def _run(folder: Path) -> Run:
     result = recovered(folder)
+    if result.records != "all":
+        raise ResultError(
+            f"{folder} has not all its requests (--records {result.records}), and compare goes by these: play it with "
+            "--records all"
+        )
     records: dict[int, list[Record]] = defaultdict(list)
     for record in read(folder):
         records[record.level].append(record)

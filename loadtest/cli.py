@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
@@ -24,6 +24,8 @@ from loadtest.flags import (
     option,
     pipeline_flags,
     probe_flags,
+    records_flag,
+    resume_flags,
     scenario_flags,
     search_flags,
     way_flags,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from loadtest.pipeline import Pipeline
     from loadtest.progress import Progress
     from loadtest.result import Result
+    from loadtest.run import Outcome
     from loadtest.sitting import Options
 
 
@@ -89,6 +92,7 @@ def main() -> None:
 )
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
 @option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@records_flag
 @option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
 @live_flags
 @export_flags
@@ -101,7 +105,7 @@ def run(
     strict: bool, quiet: bool, verbose: int, on_inconclusive: Literal["report", "fail", "extend"],
     junit: Path | None, markdown: Path | None, live_json: str | None, prometheus: str | None, no_html: bool,
     csv: Path | None, parquet: Path | None, otlp: str | None, mlflow: str | None,
-    compat: tuple[str, Path] | None, **flags: Any,
+    compat: tuple[str, Path] | None, records: Literal["all", "sampled", "none"], **flags: Any,
 ) -> None:  # fmt: skip
     """Play a scenario and print, for each level, what was measured.
 
@@ -121,11 +125,10 @@ def run(
         from loadtest.run import run as play
 
         source = "quickstart" if source is None and url is None else source
-        options = _options(
-            ctx, flags, url=url, source=source, output=output, strict=strict, on_inconclusive=on_inconclusive
-        )
+        how: dict[str, Any] = {"strict": strict, "on_inconclusive": on_inconclusive, "records": records}
+        options = _options(ctx, flags, url=url, source=source, output=output, **how)
         _can_write(json_to)
-        exports = _exports(csv, parquet, otlp, mlflow, compat, output)
+        exports = _exports(csv, parquet, otlp, mlflow, compat, output, records)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with (
             _watched(quiet, verbose, json_to, live_json, prometheus) as progress,
@@ -171,12 +174,7 @@ def run(
     help="A set of SLOs by itself instead of --slo; repeatable: one search answers all.",
 )
 @option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="DIR",
-    help="Go on with the search there, as it was asked.",
-)
+@records_flag
 @option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
 @live_flags
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -185,40 +183,78 @@ def run(
 def capacity(
     ctx: click.Context, /, url: str | None, source: str | None, axis: Literal["rate", "concurrency"] | None,
     least: float | None, most: float | None, trials: int, budget: str, reserve: str, replicas: int, lost: int,
-    tiers: tuple[str, ...], output: Path | None, resume: Path | None, json_to: str | None, quiet: bool, verbose: int,
-    live_json: str | None, prometheus: str | None, no_html: bool,
+    tiers: tuple[str, ...], output: Path | None, json_to: str | None, quiet: bool, verbose: int,
+    live_json: str | None, prometheus: str | None, no_html: bool, records: Literal["all", "sampled", "none"],
     **flags: Any,
 ) -> None:  # fmt: skip
     """Search for the highest rate, or concurrency, that keeps the SLOs: up by doublings, then by halves in between,
     until the load that passed in each of at least three trials and the one that did not are a step of 4 % apart.
 
     -d is the least a trial lasts. Without a URL each batching setting of the bundled server is searched. A search that
-    was interrupted goes on with --resume, which takes no other flags than those of the way to the target and --budget.
+    was interrupted goes on with loadtest resume.
 
     \b
     loadtest capacity http://staging:8000 -s chat --slo 'p99(ttft) < 300ms' --reserve 20%
     loadtest capacity http://staging:8000 --axis rate --min 4 --max 64 --slo 'p99(ttft) < 300ms'
     loadtest capacity http://staging:8000 --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s'
-    loadtest capacity --resume results/chat-20260101T120000Z
     """
     with _exits(verbose):
         from loadtest.capacity import capacity as search
         from loadtest.question import of_flags
 
-        if resume is not None:
-            _nothing_but_the_way(ctx)
         asked = of_flags(axis, least, most, trials, budget, reserve, replicas, lost, tiers)
         source = "quickstart" if source is None and url is None else source
-        options = _options(ctx, flags, url=url, source=source, output=resume or output, resume=resume is not None)
+        options = _options(ctx, flags, url=url, source=source, output=output, records=records)
         _can_write(json_to)
         with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
-        _print(outcome.result, outcome.folder, json_to, live_json)
-        if not (no_html or outcome.at_once):
-            _keep_page(outcome.result, outcome.folder)
-        if outcome.error is not None:
-            _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
-        sys.exit(outcome.result.exit_code)
+        _leave(outcome, json_to, live_json, no_html=no_html)
+
+
+@main.command(short_help="Go on with a run or a search that ended before its time.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("url", required=False)
+@resume_flags
+@option("--budget", metavar="TIME", help="Of a search: begin no trial that would end after it. [default: 30m]")
+@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@live_flags
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@click.pass_context
+def resume(
+    ctx: click.Context, /, folder: Path, url: str | None, budget: str | None, json_to: str | None, quiet: bool,
+    verbose: int, live_json: str | None, prometheus: str | None, no_html: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """Go on in a result folder, as it was asked then: with the levels of a run, or the trials of a search, that have
+    not ended. What was interrupted is played again from its start, and what was complete is kept.
+
+    Secrets are not stored: give them again, by variable or flag; and the URL too if it held one.
+
+    \b
+    loadtest resume results/chat-20260101T120000Z
+    loadtest resume results/chat-20260101T120000Z --budget 2h
+    loadtest resume results/chat-20260101T120000Z --auth-command 'gcloud auth print-access-token'
+    """
+    with _exits(verbose):
+        from loadtest.result import load
+
+        _can_write(json_to)
+        searched = load(folder).capacity is not None
+        if budget is not None and not searched:
+            raise click.UsageError(f"--budget {budget}: is of a search for capacity, and {folder} holds a run")
+        options = _options(ctx, {**UNPLAYED, **flags}, url=url, source=None, output=folder, resume=True)
+        with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
+            if searched:
+                from loadtest.capacity import capacity as search
+                from loadtest.question import Question
+
+                budget_s = _seconds("--budget", budget)
+                outcome = search(options, Question() if budget_s is None else Question(budget_s=budget_s), progress)
+            else:
+                from loadtest.run import run as play
+
+                outcome = play(options, progress)
+        _leave(outcome, json_to, live_json, no_html=no_html)
 
 
 @main.command(short_help="Find out what an endpoint speaks and takes.")
@@ -425,7 +461,7 @@ def report(
 
         folder = folders[0]
         result = recovered(folder)
-        exports = _exports(csv, parquet, otlp, mlflow, compat)
+        exports = _exports(csv, parquet, otlp, mlflow, compat, kept=result.records)
         notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
         _print(result, folder, json_to)
         for note in [*exports.make(result, folder), *notes]:
@@ -608,21 +644,6 @@ def _only_with_run(ctx: click.Context) -> None:
             raise click.UsageError(f"{max(each.opts, key=len)} is for --run, and the sides are folders here")
 
 
-def _nothing_but_the_way(ctx: click.Context) -> None:
-    """Refuse what the search to be gone on with has been asked already."""
-    way = {
-        "url", "headers", "labels", "api_key", "transport", "proxy", "workers", "cluster", "cacert", "cert", "key",
-        "insecure", "wait_ready", "no_rehearsal", "basic", "auth_command", "auth_refresh", "key_password",
-        "no_run_header", "yes", "traceparent", "server_metrics", "gpu", "dcgm",
-    }  # fmt: skip
-    own = {"resume", "budget", "json_to", "quiet", "verbose", "live_json", "prometheus", "no_html"}
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        if name not in way | own and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            given = max(parameter.opts, key=len)
-            raise click.UsageError(f"{given}: --resume goes on with the search as it was asked; leave it out")
-
-
 def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
     """What to play, by the ``flags`` of ``scenario_flags`` and ``way_flags``, all of them."""
     from loadtest.sitting import Options
@@ -736,13 +757,13 @@ def _tell(pipeline: "Pipeline", result: "Result", folder: Path) -> list[str]:
 
 def _exports(
     csv: Path | None, parquet: Path | None, otlp: str | None, mlflow: str | None, compat: tuple[str, Path] | None,
-    within: Path | None = None,
+    within: Path | None = None, kept: Literal["all", "sampled", "none"] = "all",
 ) -> "Exports":  # fmt: skip
     """The exports that are asked for, seen to be possible."""
     from loadtest.exports.wanted import Exports
 
     asked = Exports(csv, parquet, otlp, mlflow, compat[1] if compat else None)
-    asked.check(within)
+    asked.check(within, kept)
     return asked
 
 
@@ -781,6 +802,16 @@ def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path 
         for path in pictures(runs, svg, "svg"):
             click.echo(f"chart: {path}", err=True)
     return len(runs)
+
+
+def _leave(outcome: "Outcome", json_to: str | None, live_json: str | None, *, no_html: bool) -> NoReturn:
+    """Print what came of it, leave its page, and exit."""
+    _print(outcome.result, outcome.folder, json_to, live_json)
+    if not (no_html or outcome.at_once):
+        _keep_page(outcome.result, outcome.folder)
+    if outcome.error is not None:
+        _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
+    sys.exit(outcome.result.exit_code)
 
 
 def _keep_page(result: "Result", folder: Path) -> None:

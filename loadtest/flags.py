@@ -202,6 +202,11 @@ _PLAYED = (
     ),
     option("--traceparent", is_flag=True, help="Send a W3C traceparent with each request, as --otlp names its spans."),
     option("--no-run-header", is_flag=True, help="Send no X-Loadtest-Run, which names the run in each request."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
+    ),
+)
+_ASSURED = (
     option(
         "--yes",
         is_flag=True,
@@ -211,9 +216,6 @@ _PLAYED = (
         "--no-rehearsal",
         is_flag=True,
         help="Send no request before the clock, which is to find out what the target would refuse.",
-    ),
-    click.option(
-        "--label", "labels", multiple=True, metavar="KEY=TEXT", help="Stored with the result: hardware, precision, …"
     ),
     option(
         "--metrics",
@@ -242,7 +244,14 @@ UNPLAYED: dict[str, Any] = {
 
 def way_flags(command: F) -> F:
     """How to get to a target, and what is told of it: of every command that plays."""
-    for each in reversed((*_WAY, *_PLAYED)):
+    for each in reversed((*_WAY, *_PLAYED, *_ASSURED)):
+        command = each(command)
+    return command
+
+
+def resume_flags(command: F) -> F:
+    """How to get to a target and be let in: of a command that goes on with what has been asked before."""
+    for each in reversed((*_WAY, *_ASSURED)):
         command = each(command)
     return command
 
@@ -282,6 +291,15 @@ _LIVE = (
     ),
     option("--prometheus", metavar="[HOST]:PORT", help="While it runs, metrics to be scraped there. [host: 127.0.0.1]"),
     option("--no-html", is_flag=True, help="Leave no report.html beside the result: it takes a second."),
+)
+
+
+records_flag = option(
+    "--records",
+    type=click.Choice(["all", "sampled", "none"]),
+    default="all",
+    help="Which requests are left in the folder: all; one of each hundred, those that failed and the "
+    "slowest; or none. The figures are of all of them in any case. [default: all]",
 )
 
 

@@ -21,7 +21,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads",
     ),
     "What is written and shown": (
-        "output", "labels", "json_to", "html", "no_html", "png", "svg", "markdown", "junit", "csv", "parquet", "compat",
+        "output", "records", "labels", "json_to", "html", "no_html", "png", "svg", "markdown", "junit", "csv", "parquet", "compat",
         "otlp", "mlflow", "live_json", "prometheus", "quiet", "verbose", "help",
     ),
 }  # fmt: skip

@@ -7,6 +7,7 @@ journal that is full is packed (a third of its size), and of a run that keeps a 
 import gzip
 import heapq
 import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +28,6 @@ SLOWEST = 100
 _LOOK_S = 1.0
 _FIRST_S = 30.0  # levels that are over by then are read in one go, and nothing is done beside them
 _BATCH = 20_000
-_PRIME = (1 << 61) - 1
 
 
 class _File(NamedTuple):
@@ -154,8 +154,7 @@ class Keeper:
         self._rows.append(batch)
 
     def _choose(self, record: Record, line: bytes) -> None:
-        # Multiplied by a large number, so that neighbours are no more alike than others.
-        if record.outcome != "ok" or ((record.id + 1) * (self._seed + 1) * 0x9E3779B97F4A7C15) % _PRIME % SHARE == 0:
+        if record.outcome != "ok" or zlib.crc32(b"%d %d" % (self._seed, record.id)) % SHARE == 0:
             self._sample.append(line)
             return
         took = ((record.last_token_ms if record.streamed else None) or record.done_ms or 0.0) - record.intended_ms

@@ -32,12 +32,14 @@ class Shown(NamedTuple):
 
 
 def of(result: Result, folder: Path) -> Shown:
-    """The ``result`` in ``folder``, with its requests where the journal is there.
+    """The ``result`` in ``folder``, with its requests where the journal has all of them.
 
     Raises:
         ResultError: the journal is damaged.
     """
-    return Shown(folder, Run(str(folder), result, {}, baselines.values(folder / RESOLVED)), _requests(folder))
+    # What was left of the requests for a sample is no picture of them.
+    requests = _requests(folder) if result.records == "all" else {}
+    return Shown(folder, Run(str(folder), result, {}, baselines.values(folder / RESOLVED)), requests)
 
 
 def read(folders: Iterable[Path]) -> list[Shown]:

@@ -167,6 +167,8 @@ class Play:
 
     def turn(self, count: int) -> None:
         """Go on with the journal in a new file."""
+        if self._finished is None or self._finished.done():
+            return  # nothing is written any more
         try:
             self._recorder.turn()
         except LoadtestError as error:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from loadtest.errors import ResultError, UsageError
-from loadtest.records import records
+from loadtest.records import Mode, records
 from loadtest.redact import Redactor
 from loadtest.result import Result
 
@@ -22,12 +22,17 @@ class Exports(NamedTuple):
     mlflow: str | None = None
     vllm: Path | None = None
 
-    def check(self, within: Path | None = None) -> None:
+    def check(self, within: Path | None = None, kept: Mode = "all") -> None:
         """See that they can be made. In ``within``, the folder that the run will make, nothing can be tried before.
 
+        ``kept`` says which requests there are.
+
         Raises:
-            UsageError: a file cannot be written, a package is missing, or an address is none.
+            UsageError: a file cannot be written, a package is missing, an address is none, or requests are.
         """
+        for flag, value in (("--parquet", self.parquet), ("--otlp", self.otlp), ("--compat vllm", self.vllm)):
+            if value is not None and kept != "all":
+                raise UsageError(f"{flag} takes every request, and --records {kept} leaves not all of them")
         _needs("--parquet", self.parquet, "pyarrow", "parquet")
         _needs("--otlp", self.otlp, "opentelemetry.exporter.otlp.proto.http", "otel")
         _needs("--mlflow", self.mlflow, "mlflow", "mlflow")

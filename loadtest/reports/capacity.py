@@ -31,7 +31,7 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
         page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
     if not result.complete:
         what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
-        again = f": loadtest capacity --resume {folder}" if folder else ""
+        again = f": loadtest resume {folder}" if folder else ""
         page.paragraphs([f"The search {what}; it can go on{again}"], style="yellow")
     outcome = result.verdict.outcome
     page.paragraphs([plain(said(one)) for one in searches], style=STYLES[outcome] if outcome else "", hanging=2)

@@ -1,6 +1,5 @@
 """A search by the real command against a server whose true limit is known: its claims, its exit codes, its folder."""
 
-import json
 import re
 import signal
 import subprocess
@@ -96,7 +95,7 @@ def test_a_search_ends_with_its_time_and_goes_on_from_its_folder(
     assert "ended with its time (--budget)" in done.stdout
     with (tmp_path / "out" / "records.jsonl").open("a", encoding="utf-8") as journal:
         journal.write(f'{{"id":1,"level":{len(before["levels"])},"cut')  # as a kill in the next trial would leave it
-    again = loadtest("capacity", "--resume", "out", "-q")
+    again = loadtest("resume", "out", "-q")
     result = the_result(tmp_path / "out")
     loose, tight = result["capacities"]
     for one, then in zip(result["capacities"], before["capacities"], strict=True):
@@ -129,7 +128,7 @@ def test_an_interrupted_search_leaves_what_it_had_and_is_never_a_pass(
     assert result["complete"] is False
     assert result["verdict"]["outcome"] == "INCONCLUSIVE"
     assert trials(result) == []
-    assert "--resume out" in said
+    assert "loadtest resume out" in said
 
 
 @pytest.mark.parametrize(
@@ -146,28 +145,17 @@ def test_an_interrupted_search_leaves_what_it_had_and_is_never_a_pass(
         (("http://127.0.0.1:9", "--slo", "requests_per_s > 5"), "limits none"),
         (("http://127.0.0.1:9", "--tier", "a: goodput >= 99%; p99(ttft) < 1s"), "its own limits"),
         (("http://127.0.0.1:9", "--slo", "p99(ttft) < 1s", "--no-stream"), "stream"),
-        (("--resume", ".", "--slo", "p99(ttft) < 1s"), "leave it out"),
         (("http://127.0.0.1:9", "--slo", "p99(e2e) < 1s", "--axis", "concurrency", "--max", "2.5"), "a whole number"),
-        (("--resume", "."), "not a result folder"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(
     loadtest: Command, arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     done = loadtest("capacity", *arguments)
-    assert done.returncode == (1 if words == "not a result folder" else 2)
+    assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("results/*"))
-
-
-def test_a_run_is_no_search_to_go_on_with(loadtest: Command, limited: str, tmp_path: Path) -> None:
-    loadtest("run", limited, "-c", "1", "-n", "3", "-o", "out", "-q")
-    before = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
-    done = loadtest("capacity", "--resume", "out")
-    assert done.returncode == 1
-    assert "holds a run" in done.stderr
-    assert json.loads((tmp_path / "out" / "result.json").read_text("utf-8")) == before
 
 
 def test_each_batching_setting_of_the_bundled_server_has_its_own_frontier(loadtest: Command, tmp_path: Path) -> None:
