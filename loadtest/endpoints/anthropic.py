@@ -27,6 +27,7 @@ class Anthropic(Objects):
     headers = (("anthropic-version", "2023-06-01"),)
     endings = (path,)
     greedy = '{"temperature": 0}'
+    sign = "message_stop"
 
     def request(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ``Objects``. What the system says has a place of its own."""

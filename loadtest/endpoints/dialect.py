@@ -55,7 +55,8 @@ class Dialect(abc.ABC):
 
     ``streams``: whether the answer is asked for in pieces; ``framing`` is how such a body is cut into events.
     ``limits``: whether requests say how long an answer may be.
-    ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``generates``: it makes text, token
+    ``ends_cleanly``: nothing but the end of the body says that the answer is whole. ``sign`` is what a stream ends with
+    where nothing else will do; of "" a finish reason does as well. ``generates``: it makes text, token
     by token; without, an answer has no TTFT, no output length is asked for, and what counts are samples.
     ``converses``: it takes messages with roles, and pictures in them; without, it takes plain text.
     ``batches``: a request may ask for several samples.
@@ -73,6 +74,7 @@ class Dialect(abc.ABC):
     content_type: str | None = "application/json"
     framing: Framing = "sse"
     ends_cleanly: bool = False
+    sign: str = ""
     bodiless: bool = False
     generates: ClassVar[bool] = True
     converses: ClassVar[bool] = False

@@ -26,6 +26,7 @@ class LlamaCpp(Objects):
 
     path = "/completion"
     endings = (path,)
+    sign = "stop: true"
 
     def request(self, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
         """See ``Objects``."""

@@ -21,6 +21,7 @@ class Ollama(Objects):
     path = "/api/chat"
     converses = True
     framing = "ndjson"
+    sign = "done: true"
     endings = (path,)
     greedy = '{"options": {"temperature": 0}}'
 

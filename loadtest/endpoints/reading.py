@@ -167,12 +167,15 @@ class Reading:
                 f"the server ended the answer with finish_reason {answer.finish_reason!r}",
                 status,
             )
-        if not answer.ended and answer.finish_reason is None:
-            words = "the stream ended without finish_reason or [DONE]: the answer may be cut short"
-            return "stream_error", RequestError("no_terminal", words, status)
-        if (amiss := self._dialect.found_nothing(answer)) is not None:
+        sign = self._dialect.sign
+        cut = not answer.ended and (bool(sign) or answer.finish_reason is None)
+        blank = not (answer.texts or answer.usage or answer.finish_reason)  # then it is not the end that is missing
+        if (not cut or blank) and (amiss := self._dialect.found_nothing(answer)) is not None:
             self.misfit = True
             return "stream_error", RequestError("not_a_stream", amiss, status)
+        if cut:
+            words = f"the stream ended without {sign or 'finish_reason or [DONE]'}: the answer may be cut short"
+            return "stream_error", RequestError("no_terminal", words, status)
         return "ok", None
 
     def _http_error(self, body: bytes) -> RequestError:

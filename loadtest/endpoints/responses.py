@@ -44,6 +44,7 @@ class Responses(Dialect):
     converses = True
     greedy = '{"temperature": 0}'
     fewest = 16
+    sign = "response.completed"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -61,6 +61,7 @@ class Template(Dialect):
         self.framing = "sse" if response.stream == "none" else response.stream
         self.ends_cleanly = response.done is None
         self._done = None if response.done is None else response.done.encode()
+        self.sign = "" if response.done is None else f"response.done ({clean(response.done)})"
         self._status = frozenset(response.status)
         self._raw = response.text == "$" or (response.text is None and response.wordy)
         named = {key: path for key in (*FOUND, "error") if (path := getattr(response, key)) is not None}
@@ -130,6 +131,7 @@ class Template(Dialect):
         elif value is _UNSEEN and not self._raw:
             if data.strip():  # an event without data is a sign of life
                 answer.bad_events += 1
+                self._see(data, value)
         elif self._take(answer, data, value):
             answer.stamps.append(stamp)
             answer.first_answer = answer.first_answer or stamp
@@ -176,13 +178,17 @@ class Template(Dialect):
         if "finish" in find and (finish := _scalar(self._found("finish", value))) is not None:
             self._missing.discard("finish")
             answer.finish_reason = finish
-        if self._missing and len(self._seen) < _LINES:
-            shape = f"text {words(data, 40)!r}" if value is _UNSEEN else outline(value, _LINES)
-            for line in shape.splitlines():
-                self._seen.setdefault(line.partition(":")[0], line)
+        self._see(data, value)
         if text:
             answer.texts.append(text)
         return bool(text)
+
+    def _see(self, data: bytes, value: Any) -> None:
+        """Keep what is where, as long as something has not been found."""
+        if self._missing and len(self._seen) < _LINES:
+            shape = f"text {words(data, 40)!r}, which is no JSON" if value is _UNSEEN else outline(value, _LINES)
+            for line in shape.splitlines():
+                self._seen.setdefault(line.partition(":")[0], line)
 
     def _found(self, key: str, value: Any) -> Any:
         """The first that is at a path; None where that is nothing, or there is no such path."""

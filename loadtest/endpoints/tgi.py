@@ -23,6 +23,7 @@ class TGI(Objects):
 
     path = "/generate_stream"
     endings = (path, _WHOLE)
+    sign = "generated_text"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

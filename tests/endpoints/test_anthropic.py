@@ -6,7 +6,7 @@ from loadtest.endpoints.answer import Usage
 from loadtest.endpoints.catalog import speak
 from loadtest.endpoints.dialect import Settings
 from loadtest.workload.model import Ask, Message
-from tests.endpoints.spoken import HELLO, body, taken, whole
+from tests.endpoints.spoken import HELLO, body, read, taken, whole
 
 
 def test_the_system_has_a_place_of_its_own() -> None:
@@ -80,6 +80,14 @@ def test_a_tool_call_is_output_by_its_name_and_arguments_and_a_signature_is_none
     )
     call = {"type": "tool_use", "name": "tide", "input": {"at": 1}}
     assert whole("anthropic", {"type": "message", "content": [call]}).texts == ['tide{"at": 1}']
+
+
+def test_a_reason_is_no_end_of_a_stream() -> None:
+    start = b'data: {"type": "content_block_delta", "delta": {"text": "a"}}\n\n'
+    last = b'data: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}\n\n'
+    error = read(speak(Settings("anthropic", "m")), start + last).error
+    assert error is not None
+    assert (error.kind, "without message_stop" in error.message) == ("no_terminal", True)
 
 
 def test_events_of_kinds_to_come_are_let_pass() -> None:

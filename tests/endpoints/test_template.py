@@ -347,7 +347,24 @@ def test_a_stream_in_which_a_path_finds_nothing_shows_what_its_events_have() -> 
         "$.u.in: number 3",
         "$.u.out: number 1",
         "$.c: an empty list",
+        "text '[DONE]', which is no JSON",
     ]
+
+
+def test_a_stream_without_the_event_that_ends_it_was_cut_off_whatever_else_it_says() -> None:
+    made = template(response=msgspec.structs.replace(PATHS, stream="sse", done="BYE"))
+    reading = read(made, SSE.encode())
+    assert reading.error is not None
+    assert (reading.error.kind, reading.misfit) == ("no_terminal", False)
+    assert reading.error.message.startswith("the stream ended without response.done (BYE): ")
+
+
+def test_a_stream_cut_up_in_another_way_than_it_comes_is_told_with_what_came() -> None:
+    reading = read(template(response=msgspec.structs.replace(PATHS, stream="ndjson", done="BYE")), SSE.encode())
+    assert reading.misfit
+    assert reading.error is not None
+    assert "finds nothing: no event has that path" in reading.error.message
+    assert "text 'data: {" in reading.error.message
 
 
 @pytest.mark.parametrize("found", [b"{}", b'{"t":{"a":1}}', b'{"t":null}', b'{"t":[1]}'])
