@@ -155,6 +155,8 @@ class Rows(Sequence[Record]):
 
     def only(self, mask: Mask) -> "Rows":
         """Those that ``mask``, of shape (n,), says."""
+        if mask.all():
+            return self
         places = np.flatnonzero(mask)
         found = object.__new__(Rows)
         own = self._kept.places
@@ -187,8 +189,10 @@ class Rows(Sequence[Record]):
 
     def values(self, name: str) -> Iterator[Any]:
         """The field ``name`` of each, as the records have it."""
-        for block in self._kept.blocks():
-            yield from self._field(block, name)
+        column, places = self._kept.sheet.rows()[name], self._kept.places
+        for begin in range(0, len(self), _BLOCK):
+            end = min(begin + _BLOCK, len(self))
+            yield from self._boxed(np.array(column[begin:end] if places is None else column[places[begin:end]]), name)
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """The field ``name``, a number, of each: shape (n,), NaN where it is None."""
@@ -224,7 +228,9 @@ class Rows(Sequence[Record]):
                 array("f", gaps[start : start + size].tobytes()) if size else None
                 for start, size in zip(block["gaps_from"].tolist(), block["gaps"].tolist(), strict=True)
             ]
-        column = block[name]
+        return self._boxed(block[name], name)
+
+    def _boxed(self, column: NDArray[Any], name: str) -> list[Any]:
         if name in _FLAGS:
             return list(column.tolist())
         if name in self._kept.sheet.words:
