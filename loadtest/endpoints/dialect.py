@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from loadtest.endpoints.answer import Answer
-from loadtest.endpoints.lenient import error_text
+from loadtest.endpoints.lenient import error_text, words
 from loadtest.endpoints.pattern import Pattern
 from loadtest.errors import TargetError, UsageError
 from loadtest.target import Known, model_cards
@@ -123,8 +123,8 @@ class Dialect(abc.ABC):
         self.event(answer, body, 0)
         answer.stamps.clear()
         answer.first_answer = 0
-        if answer.bad_events:
-            raise ValueError("the body is not an answer of this kind of endpoint")
+        if answer.bad_events or not body.strip():
+            raise ValueError(f"the body is no answer of the endpoint {self.settings.kind}: {words(body)}")
         answer.ended = answer.error is None
 
     def head(self, ask: Ask) -> Head | None:
@@ -179,11 +179,11 @@ class Dialect(abc.ABC):
         reply = get("/v1/models")
         cards = model_cards(reply)
         if model is None and not cards:
-            words = " ".join(reply.text.split())[:300] or "(empty)"
+            said = words(reply.text.encode())
             raise TargetError(
-                f"/v1/models names no model: {reply.status} {words}; name one with --model"
+                f"/v1/models names no model: {reply.status} {said}; name one with --model"
                 if reply.status not in (401, 403)
-                else f"/v1/models refuses us: {reply.status} {words}; give a key with --api-key"
+                else f"/v1/models refuses us: {reply.status} {said}; give a key with --api-key"
             )
         named = cards if model is None else [card for card in cards if card["id"] == model]
         card = named[0] if named else {}

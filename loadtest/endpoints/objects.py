@@ -56,19 +56,6 @@ class Objects(Dialect):
         elif data.strip():  # an event without data is a sign of life
             answer.bad_events += 1
 
-    def whole(self, answer: Answer, body: bytes) -> None:
-        """See ``Dialect``.
-
-        Raises:
-            ValueError: it is none; the message says what it is.
-        """
-        self.event(answer, body, 0)
-        answer.stamps.clear()
-        answer.first_answer = 0
-        if answer.bad_events or not body.strip():
-            raise ValueError(f"the body is no answer of the endpoint {self.settings.kind}: {words(body)}")
-        answer.ended = answer.error is None
-
 
 def paragraphs(ask: Ask) -> str:
     """The messages as one text, for an endpoint that takes no messages."""
