@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
-from tests.e2e.test_template import service
+from tests.e2e.test_template import service, started
 
-__all__ = ["service"]
+__all__ = ["service", "started"]
 
 pytestmark = pytest.mark.e2e
 
