@@ -85,8 +85,8 @@ FLOORS = [
 PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "selection", "repeats", "caveats", "reconcile", "faults", "plan", "reports",
-    "level", "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement", "window",
-    "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace", "explain",
+    "level", "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement",
+    "window", "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace", "explain",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 
