@@ -75,6 +75,7 @@ def main() -> None:
     loadtest plan -s chat                            what that would send, without sending it
     loadtest compare results/before results/after    whether it got worse
     loadtest report results/quickstart-…             the table of an earlier run, its page, its charts
+    loadtest resume results/soak-…                   go on with a run that ended before its time
     loadtest explain results/quickstart-…            what limited each of its levels
     """
 
