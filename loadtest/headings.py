@@ -21,8 +21,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "scheduler", "max_batch_size", "batch_timeout_ms", "serve_model", "provider", "dtype", "threads",
     ),
     "What is written and shown": (
-        "output", "records", "labels", "json_to", "html", "no_html", "png", "svg", "markdown", "junit", "csv", "parquet", "compat",
-        "otlp", "mlflow", "live_json", "prometheus", "quiet", "verbose", "help",
+        "output", "records", "labels", "json_to", "html", "no_html", "png", "svg", "markdown", "junit", "csv",
+        "parquet", "compat", "otlp", "mlflow", "live_json", "prometheus", "quiet", "verbose", "help",
     ),
 }  # fmt: skip
 """Which options stand below which heading, by their parameters' names; what is in none comes first."""

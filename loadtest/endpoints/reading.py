@@ -70,6 +70,7 @@ class Reading:
                 if self._stream is None and not self._body and not (piece := self._choose(self._opening + piece)):
                     continue
                 if self._stream is not None:
+                    self._within(self.bytes_in)
                     for data in self._stream.feed(piece):
                         event(answer, data, stamp)
                 else:
@@ -115,7 +116,10 @@ class Reading:
         if self._dialect.good(self._response.status) or self._body_bytes < _BODY_KEPT:
             self._body.append(piece)
             self._body_bytes += len(piece)
-        if self._body_bytes > MOST_BYTES:
+        self._within(self._body_bytes)
+
+    def _within(self, count: int) -> None:
+        if count > MOST_BYTES:  # without an end it would fill the memory until the timeout
             self._body.clear()
             raise ResponseError(f"the answer goes on beyond {MOST_BYTES >> 20} MiB; it was not read further")
 
