@@ -45,8 +45,8 @@ _ADDRESS = re.compile(r"local:[1-9]\d{0,2}|(?:tcp|tls)://\S+:\d+")
 class ClusterEngine(Crew):
     """Workers of the cluster at ``where``: ``tcp://HOST:PORT`` of its scheduler, or ``local:N`` to start one here.
 
-    ``workers`` of None are all that there are. So many are waited for, ``wait_s`` long; one that does not answer for
-    ``silent_s`` is lost.
+    ``workers`` of None are all that there are. So many are waited for, ``wait_s`` long, and so long for their first
+    answer; later, one that does not answer for ``silent_s`` is lost.
 
     Raises:
         UsageError: there is no such cluster, it has not so many workers, or they run something else than this command.
@@ -124,7 +124,8 @@ class ClusterEngine(Crew):
         """Learn who the workers are, and see that they play what this command would."""
 
         async def all_facts() -> list[Any]:
-            calls = (call(self._client, address, self._silent_s, cluster_worker.welcome) for address in addresses)
+            # The first call has a worker load all that a level needs.
+            calls = (call(self._client, address, self._wait_s, cluster_worker.welcome) for address in addresses)
             return await asyncio.gather(*calls, return_exceptions=True)
 
         ours, faults = cluster_worker.runs(), []
@@ -187,10 +188,12 @@ class ClusterEngine(Crew):
         with contextlib.closing(Journal(wiring.journal)) as self._journal:
             try:
                 return super().play(level, wiring, interrupts, seen, renewed)
-            finally:
-                # Those that have played to the end are taking their leave; of the others there is nothing to wait for.
-                for each in concurrent.futures.wait(self._attended, LEAVE_S).not_done:
+            except BaseException:
+                for each in self._attended:
                     each.cancel()
+                raise
+            finally:
+                concurrent.futures.wait(self._attended, LEAVE_S)  # those that are done are taking their leave
 
     def _see_reach(self, wiring: Wiring) -> None:
         far = next((worker for worker in self._workers if worker.facts.host != socket.gethostname()), None)

@@ -60,6 +60,7 @@ class Remote:
         self._wake = asyncio.Event()
         self._said: deque[object] = deque()
         self._journal_at = 0
+        self._leaving: asyncio.Future[None] | None = None
 
     def __str__(self) -> str:
         return f"worker {self.number} on {self.facts.host} ({self.address})"
@@ -98,15 +99,22 @@ class Remote:
         except LoadtestError as error:
             heard.put((self.number, Failed(type(error).__name__, str(error))))
         except GONE as error:
-            self.why = self.why or self._lost(error)
+            ours = asyncio.current_task()
+            assert ours is not None
+            if not ours.cancelling():  # that is the level given up, and no loss
+                self.why = self._lost(error)
         except Exception as error:  # noqa: BLE001  # whatever it raised over there
             words = f"{self} failed, which is a bug in loadtest: {error!r}"
             heard.put((self.number, Failed("LoadtestError", words)))
         finally:
             if task is not None and not self.why:
-                with contextlib.suppress(*GONE):  # then it sees by itself that nobody calls
-                    await call(self._client, self.address, LEAVE_S, cluster_worker.leave, token)
+                self._leaving = asyncio.ensure_future(self._leave(token))
+                await asyncio.shield(self._leaving)  # also of a level that is given up meanwhile
             heard.put((self.number, None))
+
+    async def _leave(self, token: str) -> None:
+        with contextlib.suppress(*GONE):  # then it sees by itself that nobody calls
+            await call(self._client, self.address, LEAVE_S, cluster_worker.leave, token)
 
     async def _begun(self, task: Any, token: str, journal: Journal) -> None:
         """Until the task is there.
@@ -174,7 +182,7 @@ class Remote:
         return "more" if reply.more else "all"
 
     def _lost(self, error: BaseException) -> str:
-        if self._client.status != "running":
+        if self._client.status != "running" or isinstance(error, asyncio.CancelledError):  # dask cancels its own calls
             return "was lost with the scheduler"
         if isinstance(error, TimeoutError):
             return f"did not answer for {self._silent_s:g} s"
@@ -218,8 +226,9 @@ class Remote:
 
 
 def short(error: BaseException) -> str:
-    """What went wrong, in one line."""
-    return f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
+    """What went wrong, in one line. What dask cannot read it wraps in a bare exception."""
+    words = str(error) if type(error) is Exception else f"{type(error).__name__}: {error}"
+    return words.splitlines()[0].removesuffix(": ")
 
 
 def _parts(path: str) -> Iterator[tuple[int, bytes]]:
