@@ -14,8 +14,8 @@ from loadtest.result import Capacity, LevelResult
 from loadtest.slo import Slo, parse
 from loadtest.stats import PERCENTILES
 
-# More points than this cannot have their name beside them.
-_MOST_NAMED = 24
+# Of the chart of latency against throughput, in pixels; a name is its letters, and some room.
+_HEIGHT, _LINE, _LETTER, _GAP = 340, 15, 7, 10
 # Of a heat map, from the least to the most; on those from this share of the way on, figures are white.
 SHADES = ("#d6e8f7", "#0b4f8a")
 WHITE_FROM = 0.72
@@ -101,12 +101,10 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
         row["best"] = any(row is one for one in best)
     names = list(dict.fromkeys(row["series"] for row in rows))
     base = alt.Chart(ROWS).transform_filter("isValid(datum.throughput) && isValid(datum.latency)")
+    up = scale([*(row["latency"] for row in known), *(limit for _, limit in time.limits)])
+    _make_room(known, up)
     x = alt.X("throughput:Q", title=what, scale=alt.Scale(zero=True))
-    y = alt.Y(
-        "latency:Q",
-        title=time.title,
-        scale=scale([*(row["latency"] for row in known), *(limit for _, limit in time.limits)]),
-    )
+    y = alt.Y("latency:Q", title=time.title, scale=up)
     layers = [
         base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), detail="line:N", order="size:Q"),
         base.mark_point().encode(
@@ -121,8 +119,8 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
         front = alt.MarkDef(type="line", strokeDash=[2, 3], strokeWidth=5, opacity=0.35, color="currentColor")
         dots = alt.Chart(ROWS, mark=front).transform_filter("datum.best")
         layers.insert(0, dots.encode(x=x, y=y, order="throughput:Q"))
-    if len(known) <= _MOST_NAMED:
-        layers.append(base.mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="load:N"))
+    named = base.transform_filter("datum.room <= width")
+    layers.append(named.mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="load:N"))
     for text, limit in time.limits:
         own = alt.Chart(alt.InlineData(values=[{"limit": limit, "slo": text}]))
         layers.append(own.mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=OUTCOMES["FAIL"]).encode(y="limit:Q"))
@@ -138,7 +136,7 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     )
     columns = [("series", "series"), ("level", "level"), ("throughput", what), ("latency", time.title),
                ("state", "state")]  # fmt: skip
-    return chart("latency-throughput", title, about, alt.layer(*layers), rows, columns, height=340)
+    return chart("latency-throughput", title, about, alt.layer(*layers), rows, columns, height=_HEIGHT)
 
 
 def matrix(levels: Sequence[Drawn], time: Lead) -> list[Chart | Absent]:
@@ -270,6 +268,25 @@ def _frontier(rows: Sequence[Fields]) -> list[Fields]:
         if not kept or row["latency"] < kept[-1]["latency"]:
             kept.append(row)
     return kept
+
+
+def _make_room(rows: Sequence[Fields], up: alt.Scale) -> None:
+    """From which width of the chart on each of ``rows`` has its name beside it, so that none is written over another.
+
+    The best come first, then what has more throughput. One that no width gives room has none, and is known by its tip.
+    """
+    log = up["type"] == "log"
+    low, high = (math.log(end) if log else end for end in up["domain"])
+    right = max(row["throughput"] for row in rows)
+    placed: list[tuple[Fields, float, float]] = []
+    for row in sorted(rows, key=lambda one: (not one["best"], -one["throughput"])):
+        x = row["throughput"] / right
+        y = ((math.log(row["latency"]) if log else row["latency"]) - low) / (high - low)
+        near = [(other, abs(x - at)) for other, at, above in placed if abs(y - above) * _HEIGHT < _LINE]
+        if all(apart for _, apart in near):
+            wide = _LETTER * max(len(one["load"]) for one in (row, *(other for other, _ in near))) + _GAP
+            row["room"] = number(max((wide / apart for _, apart in near), default=0.0))
+            placed.append((row, x, y))
 
 
 def _odd(rows: Sequence[Fields]) -> bool:

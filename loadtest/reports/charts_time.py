@@ -102,6 +102,8 @@ _TOLD = (
 
 
 def _told(levels: Sequence[Drawn], played: Sequence[_Played], of: _Told) -> Chart | None:
+    # The last look may come after the last answer, and what is past the end of an axis leaves a chart no width.
+    ends = {one.name: float(one.edges[-1]) for one in played}
     rows: list[Fields] = [
         {"level": level.name, "at": number(at / 1000), "what": f"{what} {place}" if place else what,
          "value": number(of.factor * value)}
@@ -109,7 +111,7 @@ def _told(levels: Sequence[Drawn], played: Sequence[_Played], of: _Told) -> Char
         for what, figures in of.lines.items()
         for place, figure in enumerate(figures(level.figures))
         for at, value in (figure.series if figure else ())
-        if at >= 0
+        if 0 <= at / 1000 <= ends.get(level.name, 0.0)
     ]  # fmt: skip
     if not rows:
         return None
@@ -156,6 +158,7 @@ def _rates(level: _Played) -> Iterator[tuple[str, float, float]]:
         counts = np.histogram(times[~np.isnan(times)] / 1000, edges)[0]
         for at, value in zip(edges[:-1].tolist(), (counts / (edges[1] - edges[0])).tolist(), strict=True):
             yield what, at, value
+        yield what, float(edges[-1]), 0.0  # so that the last part is as wide as the others
 
 
 def _in_flight(levels: Sequence[_Played]) -> Chart:
@@ -170,7 +173,7 @@ def _in_flight(levels: Sequence[_Played]) -> Chart:
         tooltip=[_TIP, alt.Tooltip("in_flight:Q", title="in flight")],
     )
     columns = [("level", "level"), ("at", "s"), ("in_flight", "in flight")]
-    about = "Requests sent and not ended, at each moment shown."
+    about = "Requests sent and not ended, in the middle of each moment shown."
     return _panel("timeline-in-flight", "Requests in flight", about, drawing, rows, columns, levels)
 
 
@@ -178,7 +181,9 @@ def _held(level: _Played) -> Iterator[tuple[float, int]]:
     columns = level.columns
     sent = np.sort(columns.sent[~np.isnan(columns.sent)]) / 1000
     done = np.sort(columns.done[~np.isnan(columns.sent) & ~np.isnan(columns.done)]) / 1000
-    held = np.searchsorted(sent, level.edges, side="right") - np.searchsorted(done, level.edges, side="right")
+    # A closed loop begins just after the first edge: there it would seem to be empty until the second.
+    moments = np.append((level.edges[:-1] + level.edges[1:]) / 2, level.edges[-1])
+    held = np.searchsorted(sent, moments, side="right") - np.searchsorted(done, moments, side="right")
     yield from zip(level.edges.tolist(), held.tolist(), strict=True)
 
 

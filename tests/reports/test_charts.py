@@ -102,6 +102,11 @@ def test_a_timeline_has_every_request_and_every_failure() -> None:
     assert found["timeline-failures"].levels == ["c=16"]
     held = [row["in_flight"] for row in found["timeline-in-flight"].rows if row["level"] == "c=4"]
     assert max(held) == 4
+    assert held[0], "a closed loop is full from its start"
+    assert held[-1] == 0
+    end = max(row["at"] for row in found["timeline-in-flight"].rows if row["level"] == "c=4")
+    ends = [row["at"] for row in found["timeline-arrivals"].rows if row["level"] == "c=4" and row["what"] == "ended ok"]
+    assert ends[-1] == end, "the last part is drawn as wide as the others"
 
 
 def test_the_slowest_requests_are_the_slowest_and_their_parts_add_up() -> None:
@@ -157,6 +162,25 @@ def test_a_matrix_has_a_cell_for_each_batching_and_load(matrix: Result) -> None:
     assert again.about.endswith("Of several playings it is the median.")
 
 
+def test_no_name_of_a_level_is_written_over_another() -> None:
+    one = played(a_level(), requests(a_level(), 1))
+    done = {1: 100.0, 2: 112.0, 3: 112.0, 64: 300.0}
+    told = [
+        msgspec.structs.replace(
+            one,
+            load=msgspec.structs.replace(one.load, concurrency=c),
+            throughput=msgspec.structs.replace(one.throughput, output_tokens_per_s=tokens_per_s),
+        )
+        for c, tokens_per_s in done.items()
+    ]
+    chart = by_name(charts(a_result(told), {}))["latency-throughput"]
+    rooms = {row["load"]: row.get("room") for row in chart.rows}
+    named = [room for room in rooms.values() if room is not None]
+    assert rooms["c=64"] == 0
+    assert sorted(named)[0] < 400 < sorted(named)[-1], "on a telephone there is room for fewer"
+    assert None in (rooms["c=2"], rooms["c=3"]), "of two at one point one has its name"
+
+
 def test_the_limit_is_where_the_slo_has_it() -> None:
     result, written = a_page_of(*closed(2, 4, 16))
     found = by_name(charts(result, read(written)))
@@ -200,7 +224,7 @@ def test_records_that_are_not_those_of_the_figures_are_not_drawn() -> None:
 def test_the_servers_queue_and_its_gpus_have_panels_on_the_clock_of_the_requests() -> None:
     result, written = a_page_of(*closed(4, 16))
     assert not {"timeline-queue", "timeline-cache", "timeline-gpu"} & set(by_name(charts(result, read(written))))
-    series = [(-20.0, 0.0), (500.0, 3.0), (1500.0, 7.0)]
+    series = [(-20.0, 0.0), (500.0, 3.0), (1500.0, 7.0), (1e6, 0.0)]
     told = Server(
         kind="vllm", url="http://x/metrics", looks=3, waiting=Figure(mean=5, max=7, series=series),
         kv_usage=Figure(mean=0.5, max=0.5, series=[(500.0, 0.5)]),
