@@ -260,7 +260,11 @@ def _started(workers: int) -> Any:
             {"distributed.scheduler.allowed-failures": 0, "distributed.worker.profile.enabled": False}
         ):
             return LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address="127.0.0.1:0",
+                silence_logs=50,
             )
     finally:
         signal.signal(signal.SIGINT, before)
