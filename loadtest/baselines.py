@@ -74,7 +74,7 @@ def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:
         for index, inner in enumerate(value):
             yield from _flat(inner, f"{key}.{index}")
     else:
-        yield key, str(value)
+        yield key, "none" if value is None else str(value)
 
 
 # Kept under a name --------------------------------------------------------------------------------------------

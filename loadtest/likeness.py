@@ -16,7 +16,7 @@ LENGTHS = 0.05
 # 99 % of a normal distribution is below so many standard deviations.
 _P99 = 2.326
 # What of a scenario says nothing of the load.
-_NAMES = ("name", "question", "seed", "locked", "slo")
+_NAMES = ("name", "question", "seed", "locked", "slo", "warn", "audit")
 _MOST_SHOWN = 60
 
 

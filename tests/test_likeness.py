@@ -106,9 +106,10 @@ def test_scenarios_are_told_apart_by_their_values() -> None:
     other = ScenarioRef(name="chat", sha256="1" * 64)
     values = {"load.concurrency": "[1, 4]", "timeout": "300s", "seed": "1", "slo": "[]"}
     base = BASE._replace(values=values)
-    candidate = conditions(LIKE, scenario=other)._replace(values={**values, "load.concurrency": "[4]", "seed": "2"})
+    changed = {**values, "load.concurrency": "[4]", "seed": "2", "warn": "['error_rate > 1%']", "audit": "['cache']"}
+    candidate = conditions(LIKE, scenario=other)._replace(values=changed)
     assert likeness([base], [candidate]).unlike == ["load.concurrency of the scenario: [1, 4] against [4]"]
-    # Names and SLOs are in no digest.
+    # Names, SLOs and warnings are in no digest.
     assert likeness([base], [LIKE._replace(values={**values, "slo": "[p99(ttft) < 1s]"})]).unlike == []
 
 
