@@ -96,7 +96,8 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     if len(known) < 2:
         return Absent(title, "it takes two levels that have both figures")
     overlaid = any(level.run for level in levels)
-    best = [] if overlaid else _frontier(known)  # of several runs none is held against another
+    # Of several runs none is held against another, and what is not to be taken as it stands beats nothing.
+    best = [] if overlaid else _frontier([row for row in known if row["state"] == "ok"])
     for row in rows:
         row["best"] = any(row is one for one in best)
     names = list(dict.fromkeys(row["series"] for row in rows))
@@ -212,7 +213,8 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
             "search": " ".join(filter(None, (one.setting, one.tier))) or "search",
             "load": trial.load,
             "nearness": number(trial.nearness),
-            "outcome": trial.outcome if trial.resolved else f"{trial.outcome}, no bound",
+            "outcome": trial.outcome,
+            "bound": "yes" if trial.resolved else "no",
         }
         for one in searches
         for trial in one.trials
@@ -222,7 +224,7 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
     axis = searches[0].axis
     what = "requests/s" if axis == "rate" else "requests in flight"
     names = list(dict.fromkeys(str(row["outcome"]) for row in rows))
-    paint = alt.Scale(domain=names, range=[OUTCOMES[name.partition(",")[0]] for name in names])
+    paint = alt.Scale(domain=names, range=[OUTCOMES[name] for name in names])
     drawing = alt.layer(
         alt.Chart(alt.InlineData(values=[{"limit": 1, "slo": "the limit"}]))
         .mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=OUTCOMES["FAIL"])
@@ -238,12 +240,21 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
                 scale=scale([1.0, *(row["nearness"] for row in rows)]),
             ),
             color=alt.Color("outcome:N", scale=paint, title=None),
+            opacity=alt.condition("datum.bound == 'yes'", alt.value(1), alt.value(0.45)),
             shape=alt.Shape("search:N", title=None, legend=alt.Legend() if len(searches) > 1 else None),
-            tooltip=_tips(("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome"), ("search", "search")),
+            tooltip=_tips(
+                ("load", what),
+                ("nearness", "value ÷ limit"),
+                ("outcome", "outcome"),
+                ("bound", "sets a bound"),
+                ("search", "search"),
+            ),
         ),
     )
-    about = f"{len(rows)} trials by load; above the dashed line the worst SLO was missed."
-    columns = [("search", "search"), ("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome")]
+    pale = " Pale ones set no bound." if any(row["bound"] == "no" for row in rows) else ""
+    about = f"{len(rows)} trials by load; above the dashed line the worst SLO was missed.{pale}"
+    columns = [("search", "search"), ("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome"),
+               ("bound", "sets a bound")]  # fmt: skip
     return chart("trials", title, about, drawing, rows, columns)
 
 

@@ -11,6 +11,8 @@ from loadtest.stats import PERCENTILES
 NOT_MEASURED = "–"
 UNBOUNDED = "∞"
 FEW = "~"
+# The end of a name that other levels have as well, as plans number them.
+_AGAIN = re.compile(r" #[0-9]+(?=$| \()")
 
 
 def figure(value: float | None) -> str:
@@ -67,7 +69,9 @@ def failed(e2e: Metric) -> int:
 
 def load(level: LevelResult) -> str:
     """The load, and which of several playings of it this is."""
-    return f"{level.load}{level.name.removeprefix(setting(level))}{' (more)' if level.extends else ''}"
+    again = _AGAIN.search(level.name)
+    of_several = f"{again[0] if again else ''}{level.name.removeprefix(setting(level))}"
+    return f"{level.load}{of_several}{' (more)' if level.extends else ''}"
 
 
 def failure(kind: str, status: int | None = None) -> str:

@@ -58,7 +58,7 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         "page.html.j2",
         title=plain(result.conditions.scenario.name),
         tone=(result.verdict.outcome or "none").lower(),
-        outcome=result.verdict.outcome or NO_SLO,
+        outcome=result.verdict.outcome or (NO_SLO if result.complete else "No verdict"),
         headline=verdict.headline(result).partition(" · ")[2] if result.verdict.outcome else "",
         unfinished=_unfinished(result),
         finding="" if searches else finding(result),

@@ -10,7 +10,7 @@ from loadtest.reports import charts_levels, charts_spread
 from loadtest.reports.charts import Absent, Chart
 from loadtest.reports.charts_requests import Drawn, Journal, drawn, some
 from loadtest.reports.column import Column
-from loadtest.reports.console import footnotes, level_columns
+from loadtest.reports.console import footnotes, level_columns, marked
 from loadtest.reports.figures import plain
 from loadtest.reports.finding import finding
 from loadtest.reports.html import NO_SLO, as_json, embedded, render
@@ -51,6 +51,7 @@ def page(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]], script:
         verdicts=_verdicts(runs),
         levels=columns,
         notes=footnotes(columns),
+        marked=[f"{plain(run.name)}: {text}" for run in runs for text in marked(run.result.levels)],
         charts=[chart for chart in found if isinstance(chart, Chart)],
         absent=[chart for chart in found if isinstance(chart, Absent)],
         thinned="",

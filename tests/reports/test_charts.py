@@ -17,7 +17,7 @@ from loadtest.reports.charts_requests import MOST_LEVELS, drawn, journal, some
 from loadtest.reports.charts_spread import MOST_POINTS
 from loadtest.reports.charts_time import SLOWEST
 from loadtest.reports.html import charts
-from loadtest.result import Result
+from loadtest.result import LevelResult, Result
 from loadtest.schedule import Load
 from loadtest.telemetry.figures import Figure, Gpu, Server
 from tests.comparing import a_level, a_result, played, requests
@@ -179,6 +179,19 @@ def test_no_name_of_a_level_is_written_over_another() -> None:
     assert rooms["c=64"] == 0
     assert sorted(named)[0] < 400 < sorted(named)[-1], "on a telephone there is room for fewer"
     assert None in (rooms["c=2"], rooms["c=3"]), "of two at one point one has its name"
+
+
+def test_what_is_not_to_be_taken_as_it_stands_beats_nothing() -> None:
+    result, written = a_page_of(*closed(4, 8, 16))
+
+    def best(*levels: LevelResult) -> list[object]:
+        found = by_name(charts(msgspec.structs.replace(result, levels=[*levels]), read(written)))
+        return [row["load"] for row in found["latency-throughput"].rows if row["best"]]
+
+    first, *others = result.levels
+    assert "c=4" in best(first, *others)
+    late = msgspec.structs.replace(first, client=msgspec.structs.replace(first.client, valid=False))
+    assert "c=4" not in best(late, *others)
 
 
 def test_the_limit_is_where_the_slo_has_it() -> None:

@@ -130,6 +130,18 @@ def test_the_verdict_stands_first_with_its_reasons(outcome: str) -> None:
 
 def test_without_an_slo_there_is_no_verdict() -> None:
     assert "No SLO was asked" in parsed(a_run().result).text
+    unfinished = parsed(changed(a_run(), complete=False, exit_code=1).result).text
+    assert "No verdict The run did not finish" in unfinished
+
+
+@pytest.mark.parametrize(("count", "said"), [(7, "1 more reason "), (8, "2 more reasons ")])
+def test_many_reasons_are_folded(count: int, said: str) -> None:
+    result, written = a_page_of(*closed(4))
+    slos = [SloResult(expression=f"p99(ttft) < {place}ms", value=9.0, ci=None, n=9, verdict="FAIL", reason=str(place))
+            for place in range(1, count + 1)]  # fmt: skip
+    level = msgspec.structs.replace(result.levels[0], slo=slos)
+    verdict = Verdict(outcome="FAIL", reasons=[f"c=4: {slo.expression}: FAIL" for slo in slos])
+    assert said in parsed(msgspec.structs.replace(result, levels=[level], verdict=verdict), written).text
 
 
 def test_everything_that_a_figure_needs_is_told() -> None:
@@ -161,8 +173,11 @@ def test_a_search_shows_its_statement_and_its_trials() -> None:
         searched=Searched(start=4, least=1, most=None, trials=3), bracket=(8.0, 16.0), ended="found",
         usable=Usable(reserve=0.0, replicas=1, lost=0, value=8.0), statement="Capacity: 8 in flight passed, 16 did not",
     )  # fmt: skip
-    page = parsed(msgspec.structs.replace(result, capacity=found), written)
+    names = ("c=4", "c=8", "c=8 #2")
+    levels = [msgspec.structs.replace(level, name=name) for level, name in zip(result.levels, names, strict=True)]
+    page = parsed(msgspec.structs.replace(result, capacity=found, levels=levels), written)
     assert found.statement in page.text
+    assert " c=16 #2 " in page.text, "levels are called alike wherever they are named"
     assert "Trials of the search" in page.text
     assert "passed of trials" in page.text
 
