@@ -166,7 +166,7 @@ class _Play:
 
     def _play(self, level: Level, wanted: Next, own: Sequence[_Search]) -> None:
         sitting, first = self._sitting, len(self._levels)
-        playing = sitting.play(level, first + 1, self._keep)
+        playing = sitting.play(level, None, self._keep)
         figures, playings = playing.figures, [playing]
         self._levels.append(figures)
         whole = not wanted.look or figures.counts.in_window >= self._needed()

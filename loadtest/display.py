@@ -203,7 +203,8 @@ class Keys:
 
 
 def _what(seen: Glance) -> str:
-    return f"level {seen.level}/{seen.levels} {plain(seen.name)}"
+    of = "" if seen.levels is None else f"/{seen.levels}"
+    return f"level {seen.level}{of} {plain(seen.name)}"
 
 
 def _clock(seen: Glance) -> str:

@@ -134,7 +134,7 @@ class Exposition:
         if seen is None:
             return
         info = GaugeMetricFamily("loadtest_level_info", "The level that is played.", labels=["level", "levels", "name"])
-        info.add_metric([str(seen.level), str(seen.levels), seen.name], 1)
+        info.add_metric([str(seen.level), str(seen.levels or ""), seen.name], 1)
         yield info
         yield GaugeMetricFamily("loadtest_in_flight", "Requests sent and not answered.", value=seen.in_flight)
         yield GaugeMetricFamily("loadtest_level_elapsed_seconds", "Since the level began.", value=seen.elapsed_s)

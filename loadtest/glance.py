@@ -44,7 +44,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     level: int  # from 1
-    levels: int
+    levels: int | None  # None: a search finds out
     name: str
     state: State
     elapsed_s: float
@@ -64,8 +64,8 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_p99_ms: float | None
 
 
-def glance(level: Level, levels: int, elapsed_s: float, workers: Sequence[Counted]) -> Glance:
-    """What ``workers`` have counted ``elapsed_s`` after the level began, of ``levels`` in all."""
+def glance(level: Level, levels: int | None, elapsed_s: float, workers: Sequence[Counted]) -> Glance:
+    """What ``workers`` have counted ``elapsed_s`` after the level began, of ``levels`` in all if known."""
     ok = sum(worker.ok for worker in workers)
     tokens = sum(worker.output_tokens for worker in workers)
     past_s = max(elapsed_s, 1e-3)

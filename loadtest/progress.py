@@ -45,7 +45,7 @@ class Progress:
             self._display = Screen(out, environment, keys=keys) if terminal else Lines(out)
         self._feeds = feeds
         self._level: Level | None = None
-        self._levels = 0
+        self._levels: int | None = None
         self._workers: Sequence[Counted] = ()
         self._began = self._shown = self._fed = self._counted = time.monotonic()
 
@@ -60,8 +60,8 @@ class Progress:
         if self._display is not None:
             self._display.remark(text)
 
-    def level(self, level: Level, count: int) -> None:
-        """A level begins, of ``count`` in all."""
+    def level(self, level: Level, count: int | None) -> None:
+        """A level begins, of ``count`` in all; a search does not know of how many."""
         self._end()
         self._level, self._levels, self._workers = level, count, ()
         self._began = self._fed = time.monotonic()

@@ -185,8 +185,8 @@ class Sitting:
 
         return newer
 
-    def play(self, level: Level, count: int, keep: Callable[[LevelResult], None]) -> Playing:
-        """Play ``level``, of ``count`` in all, to its end or an interruption, and judge it.
+    def play(self, level: Level, count: int | None, keep: Callable[[LevelResult], None]) -> Playing:
+        """Play ``level``, of ``count`` in all where that is known, to its end or an interruption, and judge it.
 
         While it goes on ``keep`` gets its figures so far each minute; those of a long one less often. What of its
         requests is to be left is in the journal. The records of earlier playings can then be read no more.
@@ -208,7 +208,7 @@ class Sitting:
         while self._rows:
             self._rows.pop().close()
 
-    def _play(self, level: Level, count: int, keep: Callable[[LevelResult], None]) -> Playing:
+    def _play(self, level: Level, count: int | None, keep: Callable[[LevelResult], None]) -> Playing:
         with self._interrupts.at_once():
             if self._played and (pause_s := self._asked.cooldown_s):
                 self._progress.note(f"cooling down for {pause_s:g} s")
@@ -327,7 +327,7 @@ class Sitting:
         """
         longer = msgspec.structs.replace(level, index=index, name=f"{level.name} (more)")
         more = functools.partial(msgspec.structs.replace, slo=[], extends=level.name)
-        second = self._play(longer, index + 1, lambda figures: keep(more(figures)))
+        second = self._play(longer, None, lambda figures: keep(more(figures)))
         from loadtest.judgement import Played
 
         both = [

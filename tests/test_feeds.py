@@ -90,6 +90,8 @@ def test_prometheus_scrapes_what_is_seen(exposition: Exposition, port: int) -> N
     assert found['loadtest_send_lag_seconds{quantile="0.99"}'] == 0.0001
     assert found['loadtest_level_info{level="1",levels="2",name="c=4 \\"a\\""}'] == 1
     assert not any("e2e" in name for name in found), "not measured is not 0"
+    exposition.take(msgspec.structs.replace(SEEN, levels=None))
+    assert scrape(port)['loadtest_level_info{level="1",levels="",name="c=4 \\"a\\""}'] == 1, "of a search"
 
 
 def test_counters_go_on_from_level_to_level_and_from_run_to_run(exposition: Exposition, port: int) -> None:

@@ -155,6 +155,15 @@ def test_what_still_drains_says_so(clock: Clock) -> None:
     assert "30/30 s, 0 s left, draining" in play(io.StringIO(), clock, 41, Counts(sending=False))
 
 
+def test_a_search_does_not_say_of_how_many(clock: Clock) -> None:
+    out = io.StringIO()
+    shown = Progress(out, quiet=False, environment={})
+    shown.level(LEVEL, None)
+    clock.now += 11
+    shown.counts([USUAL])
+    assert out.getvalue().startswith(f"level {LEVEL.index + 1} {LEVEL.name} · ")
+
+
 def test_quiet_is_quiet_and_the_feeds_are_not(clock: Clock) -> None:
     kept = Kept()
     assert play(Terminal(), clock, 30, quiet=True) == ""
