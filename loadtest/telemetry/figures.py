@@ -88,10 +88,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(NamedTuple):
-    """The window of a level, in ms from its t0."""
+    """The window of a level, and when the last of its requests had ended, all in ms from its t0."""
 
     start: float
     end: float
+    over: float
 
 
 class _Point(NamedTuple):
@@ -104,7 +105,7 @@ def server(kind: str, url: str, looks: Looks, span: Span) -> Server:
     """What a server said in a level."""
     counters = ("preemptions", "prompt_tokens", "generation_tokens")
     restarted = any(_went_back(looks, name) for name in (*counters, "dequeued"))
-    totals: dict[str, float | None] = {name: None if restarted else _delta(looks, name) for name in counters}
+    totals: dict[str, float | None] = {name: None if restarted else _delta(looks, name, span) for name in counters}
 
     def ratio(over: str, under: str, unit: float = 1.0) -> Figure | None:
         return _figure(_ratios(looks, over, [under], unit), span)
@@ -136,7 +137,7 @@ def server(kind: str, url: str, looks: Looks, span: Span) -> Server:
 
 def gpu(name: str, model: str | None, looks: Looks, reasons: Iterable[str], span: Span) -> Gpu:
     """What was seen of one GPU in a level; ``reasons`` are the readings that say why its clock was held down."""
-    energy = _delta(looks, "energy_j")
+    energy = _delta(looks, "energy_j", span)
     limits = [seen["power_limit_w"] for _, seen in looks if "power_limit_w" in seen]
     shares = {why: _figure(_gauge(looks, why), span) for why in reasons}
     return Gpu(
@@ -194,9 +195,12 @@ def _ratios(looks: Looks, over: str, under: Sequence[str], unit: float = 1.0) ->
     ]
 
 
-def _delta(looks: Looks, name: str) -> float | None:
-    known = [seen[name] for _, seen in looks if name in seen]
-    return known[-1] - known[0] if len(known) > 1 else None
+def _delta(looks: Looks, name: str, span: Span) -> float | None:
+    """By how much a counter grew in the whole level; None where a look before it or one after it is missing."""
+    known = [(at, seen[name]) for at, seen in looks if name in seen]
+    if not known or known[0][0] > 0 or known[-1][0] < span.over:
+        return None
+    return known[-1][1] - known[0][1]
 
 
 def _went_back(looks: Looks, name: str) -> bool:

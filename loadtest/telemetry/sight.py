@@ -104,7 +104,7 @@ class Watching:
         t0, telemetry = run.t0_ns, self._telemetry
         start = level.window.warmup_s * 1000
         measured_s = level.window.measured_s
-        span = Span(start, math.inf if measured_s is None else start + measured_s * 1000)
+        span = Span(start, math.inf if measured_s is None else start + measured_s * 1000, run.ended_ms)
 
         def looks(eye: _Eye, name: str) -> Looks:
             watch = self._watches.get(eye)
@@ -184,6 +184,8 @@ class Telemetry:
         if self.server is not None:
             if (why := _tried(self.server.look)) is not None:
                 warnings.append(f"--metrics: {why}")
+                if self.server.kind is None:
+                    self.notes.append(f"server: not seen, {why}")
         elif self._wanted.metrics == OFF:
             self.notes.append("server: not asked (--metrics off)")
         else:
@@ -227,7 +229,8 @@ class Telemetry:
             for eye, watch in watches.items():
                 watch.end()
                 if watch.why is not None and eye != "host":
-                    found.missing.append(f"{_CALLED[eye]} were missing at times: {watch.why}")
+                    missing = "missing at times" if watch.looks else "not seen"
+                    found.missing.append(f"{_CALLED[eye]} were {missing}: {watch.why}")
 
 
 def _tried(look: Callable[[], Seen]) -> str | None:

@@ -12,8 +12,8 @@ from tests.telemetry.expositions import LLAMACPP, RECORDED, SGLANG, TENSORRT_LLM
 def seen(kind: Kind, exposition: tuple[str, dict[str, float]]) -> Server:
     """What a level shows that was looked at twice, half a second apart."""
     first, grown = exposition
-    looks = [(500.0, names.read(first, kind)), (1000.0, names.read(later(first, grown), kind))]
-    return figures.server(kind, "http://x/metrics", looks, Span(0.0, 2000.0))
+    looks = [(0.0, names.read(first, kind)), (500.0, names.read(later(first, grown), kind))]
+    return figures.server(kind, "http://x/metrics", looks, Span(0.0, 2000.0, 500.0))
 
 
 def means(server: Server) -> dict[str, float]:
@@ -95,7 +95,7 @@ def test_the_bundled_server_is_not_taken_for_a_vllm() -> None:
     metrics.ran("decode", 1, 0.1)
     assert names.kind_of(first) == "loadtest"
     looks = [(0.0, names.read(first, "loadtest")), (1000.0, names.read(metrics.exposition().decode(), "loadtest"))]
-    found = means(figures.server("loadtest", "", looks, Span(0.0, 1000.0)))
+    found = means(figures.server("loadtest", "", looks, Span(0.0, 1000.0, 1000.0)))
     assert found == pytest.approx(
         {
             "running": 3, "waiting": 2, "kv_usage": 0.75, "batch_size": 2, "prefill_share": 0.25,
