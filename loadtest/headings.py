@@ -1,5 +1,7 @@
 """The help of a command: its options under headings, since ``run`` has seventy. click alone is imported here."""
 
+from collections.abc import Iterator
+
 import click
 
 HEADINGS: dict[str, tuple[str, ...]] = {
@@ -31,6 +33,17 @@ HEADINGS: dict[str, tuple[str, ...]] = {
 class Command(click.Command):
     """A command whose many options stand below headings; few are simply listed."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # click takes whatever follows an option for its value, and complains of what then is too much.
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        flags = {flag for each in options for flag in (*each.opts, *each.secondary_opts)}
+        taken, _, _ = self.make_parser(ctx).parse_args([*args])
+        for each in options:
+            for value in _texts(taken.get(each.name or "")):
+                if value.partition("=")[0] in flags and not ctx.resilient_parsing:
+                    raise click.UsageError(f"{each.opts[-1]} has no value before {value}.", ctx)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         rows = {each.name or "": row for each in options if (row := each.get_help_record(ctx)) is not None}
@@ -44,3 +57,11 @@ class Command(click.Command):
             if below:
                 with formatter.section(heading):
                     formatter.write_dl(below)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)

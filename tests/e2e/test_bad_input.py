@@ -143,6 +143,8 @@ def test_a_prompt_over_the_context_is_told_in_the_servers_words(loadtest: Comman
         (["run", "--model", "x"], "--serve-model"),
         (["run", "--max-batch-size", "-1"], "--max-batch-size"),
         (["run", "--no-such-flag"], "--no-such-flag"),
+        (["run", "--csv", "--parquet", "x.parquet"], "--csv has no value before --parquet"),
+        (["run", "--compat", "vllm", "--live-json", "x"], "--compat has no value before --live-json"),
     ],
 )
 def test_a_bad_flag_is_named_and_exits_2(loadtest: Command, arguments: list[str], words: str, tmp_path: Path) -> None:
