@@ -27,7 +27,7 @@ from loadtest.workload.model import Workload
 
 BEGIN_S = 30.0  # in which a worker that has nothing else to do has begun a task
 LEAVE_S = 2.0
-_TRIPS = 24  # round trips by which a clock is known, before each level
+TRIPS = 24  # round trips by which a clock is known, before each level
 _PART = 4 << 20  # bytes of a journal or a file in one call
 # How a worker or the scheduler turns out to be gone; a call that dask itself gives up is cancelled.
 GONE = (OSError, TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
@@ -54,7 +54,7 @@ class Remote:
         self.why = ""
         self._client = client
         self._silent_s = silent_s
-        self._trips: deque[Trip] = deque(maxlen=_TRIPS)
+        self._trips: deque[Trip] = deque(maxlen=TRIPS)
         self._files: dict[str, str] = {}  # there, by their paths here
         self._orders: list[object] = []
         self._wake = asyncio.Event()
@@ -145,7 +145,7 @@ class Remote:
                 if isinstance(message, Ready):
                     async with measuring:
                         self._trips.clear()
-                        while len(self._trips) < _TRIPS:
+                        while len(self._trips) < TRIPS:
                             await self._asked(token, journal)
                     self.clock = offset(self._trips)
                 if isinstance(message, Done | Failed):
