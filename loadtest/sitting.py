@@ -221,11 +221,17 @@ class Sitting:
         went: LevelRun | None = None
         failure: LoadtestError | None = None
         wiring = _authorized(self._wiring, self._bearer)
+
+        def checkpoint() -> None:
+            # Of a million requests they take some seconds, which nobody who asks to stop has to wait for.
+            with contextlib.suppress(KeyboardInterrupt), self._interrupts.at_once():
+                keep(self._figures(level, keeper.requests, None))
+
         vigil = Vigil(
             keeper,
             self._progress,
             self._asked.abort_on,
-            lambda: keep(self._figures(level, keeper.requests, None)),
+            checkpoint,
             turns=self._engine.turns,
             stall_s=self._asked.stall_timeout_s,
         )

@@ -26,7 +26,7 @@ from loadtest.recovery import recovered
 from loadtest.result import load
 from loadtest.run import run
 from loadtest.scenario import Override
-from loadtest.sitting import Options
+from loadtest.sitting import Options, Sitting
 from tests.conftest import Command
 from tests.e2e.telling import Answer, Asked, telling, usual
 from tests.e2e.test_interrupt import children, conserved, result, start, wait_for_records
@@ -249,6 +249,35 @@ def test_a_full_disk_ends_a_long_level_with_what_was_measured(
     (level,) = outcome.result.levels
     assert level.status == "aborted"
     assert level.counts.scheduled == len([*records(tmp_path / "out")]), "all that was measured can be loaded"
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
+    tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Sitting._figures
+    asked: list[bool] = []
+
+    def long(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
+        if judged:
+            asked.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(60)
+            raise AssertionError("the figures so far were made to their end")
+        return made(self, level, found, went, judged=judged)
+
+    monkeypatch.setattr(Sitting, "_figures", long)
+    flags = {"concurrency": "8", "duration": "30s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
+    options = Options(
+        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
+        output=tmp_path / "out",
+    )  # fmt: skip
+    outcome = run(options, Progress(StringIO(), quiet=True))
+    assert asked == [True]
+    assert outcome.result.exit_code == 130
+    assert not outcome.at_once
+    (level,) = outcome.result.levels
+    assert level.counts.ok == level.counts.scheduled == len([*records(tmp_path / "out")]), "drained, as by any Ctrl-C"
 
 
 @pytest.mark.usefixtures("soon")
