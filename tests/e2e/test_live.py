@@ -159,6 +159,37 @@ def test_a_run_is_scraped_by_prometheus_while_it_goes_on(
     assert "Traceback" not in err
 
 
+def test_counters_for_prometheus_go_on_across_levels(environment: dict[str, str], tmp_path: Path, tiny: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    flags = (*SHORT, "-c", "1,2", "-d", "2500ms", "--prometheus", f":{port}", "-o", "out", "--no-html", "-q")
+    scraped: list[tuple[str, float, float]] = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadtest", "run", tiny, *flags],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+                    found = reply.read().decode()
+            except OSError:
+                continue
+            numbers = (r'^loadtest_requests_total\{outcome="ok"\} (\S+)', r"^loadtest_output_tokens_total (\S+)")
+            ok, tokens = (float(match[1]) if (match := re.search(text, found, re.M)) else 0.0 for text in numbers)
+            level = re.search(r'loadtest_level_info\{level="(\d)"', found)
+            scraped.append((level[1] if level else "", ok, tokens))
+            time.sleep(0.05)
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    for counter in zip(*(each[1:] for each in scraped), strict=True):
+        assert list(counter) == sorted(counter), "it never goes back"
+    assert {"1", "2"} <= {level for level, _, _ in scraped}
+    first, second = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))["levels"]
+    assert max(ok for level, ok, _ in scraped if level == "1") <= first["counts"]["ok"]
+    begun = [ok for level, ok, _ in scraped if level == "2"]
+    assert first["counts"]["ok"] <= begun[0] <= begun[-1] <= first["counts"]["ok"] + second["counts"]["ok"]
+
+
 def test_what_cannot_be_served_or_said_is_refused_before_the_run(loadtest: Command, tiny: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = loadtest("run", tiny, "--prometheus", f":{taken.getsockname()[1]}")
