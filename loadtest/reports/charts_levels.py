@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+from loadtest.likeness import setting
 from loadtest.reports.charts import GRAY, OUTCOMES, ROWS, Absent, Chart, chart, color, number, scale
 from loadtest.reports.charts_requests import Drawn
-from loadtest.reports.figures import UNBOUNDED, figure, percentile_value
+from loadtest.reports.figures import AGAIN, UNBOUNDED, figure, percentile_value
 from loadtest.result import Capacity, LevelResult
 from loadtest.slo import Slo, parse
 from loadtest.stats import PERCENTILES
@@ -259,13 +260,9 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
 
 
 def _lines(levels: Sequence[Drawn]) -> list[str]:
-    """What a line joins: the levels of a run that differ in their load alone."""
-    several = len({level.figures.model for level in levels}) > 1
-    return [
-        " ".join(filter(None, (level.run, str(level.figures.batching or ""), (several and level.figures.model) or "")))
-        or "levels"
-        for level in levels
-    ]
+    """What a line joins: the levels of a run that differ in their load alone, so called what is left of their names."""
+    names = [AGAIN.sub("", setting(level.figures)).replace(str(level.figures.load), "") for level in levels]
+    return [" ".join(f"{level.run} {name}".split()) or "levels" for level, name in zip(levels, names, strict=True)]
 
 
 def _size(level: LevelResult) -> float:

@@ -12,7 +12,7 @@ NOT_MEASURED = "–"
 UNBOUNDED = "∞"
 FEW = "~"
 # The end of a name that other levels have as well, as plans number them.
-_AGAIN = re.compile(r" #[0-9]+(?=$| \()")
+AGAIN = re.compile(r" #[0-9]+(?=$| \()")
 
 
 def figure(value: float | None) -> str:
@@ -69,7 +69,7 @@ def failed(e2e: Metric) -> int:
 
 def load(level: LevelResult) -> str:
     """The load, and which of several playings of it this is."""
-    again = _AGAIN.search(level.name)
+    again = AGAIN.search(level.name)
     of_several = f"{again[0] if again else ''}{level.name.removeprefix(setting(level))}"
     return f"{level.load}{of_several}{' (more)' if level.extends else ''}"
 

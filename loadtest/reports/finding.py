@@ -148,8 +148,8 @@ def _concurrencies(sweep: Sequence[LevelResult]) -> str:
     knee = next(level for level in sweep if _throughput(level) >= PLATEAU * _throughput(best))
     if knee is last:
         return (
-            f"Throughput was still growing at {_load(last)}: {_output(last)}{_cost(sweep[0], last)} "
-            f"since {_load(sweep[0])}. The limit is not in sight; try more."
+            f"Throughput was still growing at {_load(last)}: {_output(last)}, up from {figure(_throughput(sweep[0]))} "
+            f"at {_load(sweep[0])}{_cost(sweep[0], last)}. The limit is not in sight; try more."
         )
     return (
         f"Throughput stopped growing at {_load(knee)}: {_output(knee)} there, {_output(last)} at {_load(last)}"

@@ -181,6 +181,22 @@ def test_no_name_of_a_level_is_written_over_another() -> None:
     assert None in (rooms["c=2"], rooms["c=3"]), "of two at one point one has its name"
 
 
+def test_a_line_joins_what_differs_in_its_load_alone() -> None:
+    names = {"c=1 batch=8": 1, "c=4 batch=8": 4, "c=4 batch=8 #2": 4, "c=4 batch=8 #2 (more)": 4, "c=1 batch=32": 1}
+    one = played(a_level(), requests(a_level(), 1))
+    levels = [
+        msgspec.structs.replace(
+            one,
+            name=name,
+            load=msgspec.structs.replace(one.load, concurrency=c),
+            extends=name.removesuffix(" (more)") if name.endswith(")") else None,
+        )
+        for name, c in names.items()
+    ]
+    chart = by_name(charts(a_result(levels), {}))["latency-throughput"]
+    assert [row["line"] for row in chart.rows] == ["batch=8"] * 4 + ["batch=32"]
+
+
 def test_what_is_not_to_be_taken_as_it_stands_beats_nothing() -> None:
     result, written = a_page_of(*closed(4, 8, 16))
 
