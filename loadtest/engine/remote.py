@@ -27,6 +27,7 @@ from loadtest.workload.model import Workload
 
 BEGIN_S = 30.0  # in which a worker that has nothing else to do has begun a task
 LEAVE_S = 2.0
+_NOTICED_S = 0.25  # until dask's client knows that its scheduler has gone, which a call may have met before
 TRIPS = 24  # round trips by which a clock is known, before each level
 _PART = 4 << 20  # bytes of a journal or a file in one call
 # How a worker or the scheduler turns out to be gone; a call that dask itself gives up is cancelled.
@@ -102,7 +103,7 @@ class Remote:
             ours = asyncio.current_task()
             assert ours is not None
             if not ours.cancelling():  # that is the level given up, and no loss
-                self.why = self._lost(error)
+                self.why = await self._lost(error)
         except Exception as error:  # noqa: BLE001  # whatever it raised over there
             words = f"{self} failed, which is a bug in loadtest: {error!r}"
             heard.put((self.number, Failed("LoadtestError", words)))
@@ -181,7 +182,8 @@ class Remote:
         self._said.extend(reply.said)
         return "more" if reply.more else "all"
 
-    def _lost(self, error: BaseException) -> str:
+    async def _lost(self, error: BaseException) -> str:
+        await asyncio.sleep(_NOTICED_S)
         if self._client.status != "running" or isinstance(error, asyncio.CancelledError):  # dask cancels its own calls
             return "was lost with the scheduler"
         if isinstance(error, TimeoutError):
