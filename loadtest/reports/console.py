@@ -38,6 +38,7 @@ MOST_REASONS = 6
 LEAST_WIDTH = 40
 # A space at which no line is broken; textwrap knows only the ASCII ones. It never reaches the output.
 GLUE = "\u00a0"
+MOST_GLUED = 72  # characters of a part of a line: more would make it wider than a terminal
 
 
 def table(result: Result, width: int, color: bool, folder: str | None = None) -> str:
@@ -382,7 +383,7 @@ def conditions(result: Result) -> list[str]:
         # These two are what the conditions say already.
         *(f"{name}: {text}" for name, text in result.labels.items() if name not in {"hardware", "precision"}),
     ]
-    lines = ([plain(part).replace(" ", GLUE) for part in line if part] for line in (what, how, where))
+    lines = ([_glued(plain(part)) for part in line if part] for line in (what, how, where))
     return [f"{GLUE}· ".join(line) for line in lines if line]
 
 
@@ -459,6 +460,11 @@ def _same(values: Iterable[str]) -> str:
     """What all of ``values`` are, or nothing when they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else ""
+
+
+def _glued(text: str) -> str:
+    """A part of a line, kept whole unless it is long."""
+    return text.replace(" ", GLUE) if len(text) <= MOST_GLUED else text
 
 
 def _marks(level: LevelResult) -> list[str]:
