@@ -36,6 +36,9 @@ class Wiring(msgspec.Struct, frozen=True):
     proxy: Proxy | None = None
     bearer: str | None = None
 
+    def __repr__(self) -> str:
+        return "Wiring(…)"  # what a cluster logs of a task that failed holds no key
+
 
 class Prepare(msgspec.Struct, frozen=True):
     """Make one level's slice ready: connections open, bodies made. Answered by Ready or Failed."""
@@ -62,6 +65,9 @@ class Renew(msgspec.Struct, frozen=True):
     """Send what is sent from now on with this token in place of the wiring's ``bearer``."""
 
     bearer: str
+
+    def __repr__(self) -> str:
+        return "Renew(…)"
 
 
 class Turn(msgspec.Struct, frozen=True):

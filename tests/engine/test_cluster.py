@@ -17,7 +17,7 @@ import pytest
 from loadtest.engine import cluster_worker
 from loadtest.engine.cluster import ClusterEngine
 from loadtest.engine.crew import Interrupts
-from loadtest.engine.orders import Prepare, Start, Wiring
+from loadtest.engine.orders import Prepare, Renew, Start, Wiring
 from loadtest.errors import LoadtestError, ResultError, TargetError, UsageError, WorkerLost
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record, read
@@ -296,6 +296,11 @@ def test_a_worker_that_is_busy_with_other_work_is_no_hang(
         with pytest.raises(LoadtestError, match=r"did not begin within 0.5 s: it is busy with another task"):
             go(engine, level(POISSON, requests=1), wiring(url, tmp_path / "a.jsonl"))
         busy.cancel()
+
+
+def test_what_dask_logs_of_an_order_holds_no_key(url: str, tmp_path: Path) -> None:
+    told = wiring(url, tmp_path / "a.jsonl", headers=(("x-key", "s3cret"),), secrets=("s3cret",), bearer="s3cret")
+    assert "s3cret" not in repr([Prepare(told, level(POISSON, requests=1), 0, 1), Renew("s3cret")])
 
 
 def test_a_level_that_nobody_calls_for_ends(url: str, tmp_path: Path) -> None:
