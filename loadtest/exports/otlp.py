@@ -6,6 +6,7 @@ own spans are their children. OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CER
 
 import contextlib
 import logging
+import re
 from calendar import timegm
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -71,7 +72,9 @@ def _told(url: str) -> Iterator[list[str]]:
 
 def _sent(outcome: Any, url: str, complaints: list[str]) -> None:
     if outcome.name != "SUCCESS":
-        why = f": {complaints[0]}" if complaints else ""
+        # Of a connection that failed they print each layer that it failed through, and the reason innermost.
+        innermost = re.search(r"\[Errno -?\d+\] ([\w ,.-]+)", complaints[0]) if complaints else None
+        why = f": {innermost[1] if innermost else complaints[0]}" if complaints else ""
         words = f"cannot send to the collector at {url}{why}; see that it takes OTLP over HTTP there"
         raise ResultError(Redactor()(words))
 
