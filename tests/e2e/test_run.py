@@ -31,7 +31,7 @@ def the_result(folder: Path) -> dict[str, Any]:
     return result
 
 
-def test_the_quickstart_needs_nothing_and_shows_what_batching_buys(loadtest: Command, tmp_path: Path) -> None:
+def test_the_quickstart_needs_nothing_and_shows_its_levels(loadtest: Command, tmp_path: Path) -> None:
     done = loadtest("run", "-o", "out", "-d", "1500ms", timeout=180)
     assert done.returncode == 0, done.stderr
     result = the_result(tmp_path / "out")
@@ -48,14 +48,6 @@ def test_the_quickstart_needs_nothing_and_shows_what_batching_buys(loadtest: Com
     assert conditions["precision"] == "fp32"
     assert "onnxruntime" in conditions["software"]
     assert "CPUExecutionProvider" in conditions["hardware"]["server"]
-    by_batching = {
-        (level["batching"]["scheduler"], level["batching"]["max_batch_size"]): level["throughput"][
-            "output_tokens_per_s"
-        ]
-        for level in result["levels"]
-        if level["load"]["concurrency"] == 16
-    }
-    assert by_batching["continuous", 16] > by_batching["continuous", 1]
     for word in ("req/s", "tok/s", "TTFT", "TPOT", "E2E", "p99", "requests:", "result: out"):
         assert word in done.stdout
 
