@@ -1,22 +1,23 @@
 """What in the records of a level cannot have been, whatever the target did. Pure."""
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
+from loadtest.rows import Mask, floats, gap_counts, gaps, only, that
 
 # A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
 CLOCK_SLACK_MS = 1.0
+_BLOCK = 4096  # requests whose gaps are looked at together
 
 
 def faults(level: Level, records: Sequence[Record], run: LevelRun | None, probes: Sequence[Record]) -> list[str]:
     """What no level and no request can have had, in words, of the load's ``records`` and of the stream beside it."""
     return [
         *lost(level, records, run),
-        *(f"{count} sessions {fault}" for fault, count in _sessions(records).items()),
+        *_sessions(records),
         *_requests(level, records, "requests"),
         *_requests(level, probes, "requests of the probe stream"),
     ]
@@ -33,70 +34,80 @@ def lost(level: Level, records: Sequence[Record], run: LevelRun | None) -> Itera
         yield f"{level.requests} requests were scheduled and {len(records)} recorded"
 
 
-def _sessions(records: Sequence[Record]) -> Counter[str]:
-    """How many sessions have turns that are not one after the other, or went on when they were over."""
-    found: Counter[str] = Counter()
-    turns: dict[int | None, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.session is not None or record.turn is not None:
-            turns[record.session].append(record)
-    for session in turns.values():
-        session.sort(key=lambda record: record.turn or 0)
-        if [record.turn for record in session] != list(range(1, len(session) + 1)) or session[0].session is None:
-            found["have turns that are not the first, the second and so on"] += 1
-        for before, after in pairwise(session):
-            if after.sent_ms is None:
-                continue
-            if before.outcome != "ok" or before.ends:
-                found["went on after the turn that ended them"] += 1
-            elif after.sent_ms < (before.done_ms or 0.0) - CLOCK_SLACK_MS:
-                found["sent a turn before they had the answer to the last one"] += 1
-    return found
+def _sessions(records: Sequence[Record]) -> Iterator[str]:
+    """What sessions have turns that are not one after the other, or went on when they were over."""
+    chosen = ~np.isnan(floats(records, "session")) | ~np.isnan(floats(records, "turn"))
+    turns = only(records, chosen)
+    if not turns:
+        return
+    session, turn = (np.nan_to_num(floats(turns, name), nan=-1.0) for name in ("session", "turn"))
+    order = np.lexsort((turn, session))
+    session, turn = session[order], turn[order]
+    again = session[1:] == session[:-1]
+    begins = np.flatnonzero(np.append(True, ~again))
+    place = np.arange(len(session)) - np.repeat(begins, np.diff(np.append(begins, len(session)))) + 1
+    wrong = len(np.unique(session[(turn != place) | (session < 0)]))
+    sent, done = floats(turns, "sent_ms")[order][1:], floats(turns, "done_ms")[order][:-1]
+    over = (that(turns, "outcome", "ok".__ne__) | that(turns, "ends", bool))[order][:-1]
+    went_on = again & ~np.isnan(sent)
+    early = went_on & ~over & (sent < np.nan_to_num(done) - CLOCK_SLACK_MS)
+    yield from _said(
+        "sessions",
+        [
+            (wrong, "have turns that are not the first, the second and so on"),
+            (int(np.count_nonzero(went_on & over)), "went on after the turn that ended them"),
+            (int(np.count_nonzero(early)), "sent a turn before they had the answer to the last one"),
+        ],
+    )
 
 
 def _requests(level: Level, records: Sequence[Record], what: str) -> Iterator[str]:
-    """What is wrong with single ones of the requests that ``what`` names."""
-    repeated = len(records) - len({record.id for record in records})
-    if repeated:
-        yield f"{repeated} {what} are recorded twice"
-    found = Counter(_fault(record, level) for record in records)
-    yield from (f"{count} {what} {fault}" for fault, count in found.items() if fault)
+    """What is wrong with single ones of the requests that ``what`` names: of each the first that is found."""
+    found = [(len(records) - len(np.unique(floats(records, "id"))), "are recorded twice")]
+    sound = np.ones(len(records), dtype=np.bool_)
+    for faulty, fault in _faulty(level, records):
+        found.append((int(np.count_nonzero(sound & faulty)), fault))
+        sound &= ~faulty
+    yield from _said(what, found)
 
 
-def _fault(record: Record, level: Level) -> str:
-    if record.workload not in range(len(level.workloads)):
-        return "are of a workload that the level does not have"
-    if record.probe and level.probe is None:
-        return "are recorded, and the level has none"
-    if record.outcome == "ok" and (record.sent_ms is None or record.done_ms is None):
-        return "are ok and have no time of sending or of ending"
-    if _backwards(record):
-        return "have times that run backwards"
-    if _wrong_gaps(record):
-        return "have events that do not add up to the time between their first and last token"
-    return ""
+def _said(what: str, found: Iterable[tuple[int, str]]) -> Iterator[str]:
+    return (f"{count} {what} {fault}" for count, fault in found if count)
 
 
-def _backwards(record: Record) -> bool:
-    latest = record.intended_ms
-    for at in (record.sent_ms, record.first_token_ms, record.first_answer_ms, record.last_token_ms, record.done_ms):
-        if at is not None:
-            if at < latest - CLOCK_SLACK_MS:
-                return True
-            latest = max(latest, at)
-    return False
+def _faulty(level: Level, records: Sequence[Record]) -> Iterator[tuple[Mask, str]]:
+    workload, ok = floats(records, "workload"), that(records, "outcome", "ok".__eq__)
+    yield ~((workload >= 0) & (workload < len(level.workloads))), "are of a workload that the level does not have"
+    yield that(records, "probe", bool) & (level.probe is None), "are recorded, and the level has none"
+    untimed = np.isnan(floats(records, "sent_ms")) | np.isnan(floats(records, "done_ms"))
+    yield ok & untimed, "are ok and have no time of sending or of ending"
+    yield _backwards(records), "have times that run backwards"
+    wrong = ok & that(records, "streamed", bool) & _wrong_gaps(records)
+    yield wrong, "have events that do not add up to the time between their first and last token"
 
 
-def _wrong_gaps(record: Record) -> bool:
-    if record.outcome != "ok" or not record.streamed:
-        return False
-    first, last, gaps = record.first_token_ms, record.last_token_ms, record.itl_ms or []
-    if first is None or last is None or not record.events:
-        return bool(first is not None or last is not None or record.events or gaps)
-    if len(gaps) > record.events - 1 or min(gaps, default=0.0) < 0:
-        return True
-    sum_of_gaps, generating = math.fsum(gaps), last - first
+def _backwards(records: Sequence[Record]) -> Mask:
+    latest, found = floats(records, "intended_ms"), np.zeros(len(records), dtype=np.bool_)
+    for name in ("sent_ms", "first_token_ms", "first_answer_ms", "last_token_ms", "done_ms"):
+        at = floats(records, name)  # NaN where it was not: neither earlier nor later than anything
+        found |= at < latest - CLOCK_SLACK_MS
+        latest = np.fmax(latest, at)
+    return found
+
+
+def _wrong_gaps(records: Sequence[Record]) -> Mask:
+    first, last, events = (floats(records, name) for name in ("first_token_ms", "last_token_ms", "events"))
+    counts, sums, negative = gap_counts(records), np.empty(len(records)), np.empty(len(records), dtype=np.bool_)
+    for begin in range(0, len(records), _BLOCK):
+        own, block = gaps(records, begin, begin + _BLOCK), slice(begin, begin + _BLOCK)
+        ends = np.cumsum(counts[block])
+        begins = ends - counts[block]
+        added, below = (np.append(0.0, np.cumsum(values)) for values in (own, own < 0))
+        sums[block], negative[block] = added[ends] - added[begins], below[ends] > below[begins]
+    missing = np.isnan(first) | np.isnan(last) | (events == 0)
+    something = ~np.isnan(first) | ~np.isnan(last) | (events > 0) | (counts > 0)
     # Each gap is rounded on its own. Those past the cap of what is kept are missing.
-    slack = CLOCK_SLACK_MS + 1e-4 * len(gaps)
-    whole = len(gaps) == record.events - 1
-    return sum_of_gaps > generating + slack or (whole and sum_of_gaps < generating - slack)
+    slack, beyond = CLOCK_SLACK_MS + 1e-4 * counts, sums - (last - first)
+    wrong = (counts > events - 1) | negative | (beyond > slack) | ((counts == events - 1) & (beyond < -slack))
+    found: Mask = np.where(missing, something, wrong)
+    return found

@@ -1,28 +1,31 @@
 """Whether a level's figures agree with the records they were made from, and with each other. Pure.
 
 A load tester that contradicts itself has a bug, and its figures are no ground for a decision. So every total is
-computed here a second time, by another road than ``loadtest.summary`` takes (request by request and event by event
-instead of column by column), and compared with the figure as it will be reported.
+computed here a second time, by another road than ``loadtest.summary`` takes (event by event, and by what goes on at
+each moment), and compared with the figure as it will be reported.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import eq
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.faults import CLOCK_SLACK_MS, faults, lost
+from loadtest.faults import CLOCK_SLACK_MS, faults
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import Counts, Latency, LevelResult, Metric, ModelPart, Part, ProbeResult, Throughput, Turn
-from loadtest.rows import Rows, values
+from loadtest.rows import Mask, floats, gap_counts, gaps, only, that, values
 from loadtest.stats import PERCENTILES, Dist, Due
 
 # Figures are reported to 7 significant digits.
 ROUNDING = 1e-5
+Floats = NDArray[np.float64]
 _BLOCK = 4096  # records whose events are looked at together
 
 
@@ -37,10 +40,6 @@ class Stretch(NamedTuple):
         """Its length in seconds."""
         return (self.end - self.start) / 1000
 
-    def holds(self, at: float) -> bool:
-        """Whether ``at`` lies within."""
-        return self.start <= at <= self.end
-
 
 def contradictions(
     level: Level,
@@ -54,16 +53,7 @@ def contradictions(
 
     ``window`` is the stretch that the figures are of, or None when it is empty. ``probes`` are the records of the
     stream beside the load. Where the records themselves are impossible only that is said: everything else follows.
-    Of ``Rows`` only what takes no memory of each is looked at: conservation, the lists, and the distributions.
     """
-    if isinstance(records, Rows):
-        return [
-            *lost(level, records, run),
-            *_counts(records, window, figures.counts),
-            *_listed(figures),
-            *_distributions(_metrics(figures.latency)),
-            *_probe(probes, window, figures.probe),
-        ]
     return faults(level, records, run, probes) or [
         *_counts(records, window, figures.counts),
         *_listed(figures),
@@ -96,7 +86,7 @@ def _counts(records: Sequence[Record], window: Stretch | None, counts: Counts) -
     wrong = [name for name in OUTCOMES if getattr(counts, name) != ended[name]]
     if wrong:
         yield f"the counts of {', '.join(wrong)} are not those of the records"
-    inside = sum(map(window.holds, values(records, "intended_ms"))) if window else counts.in_window
+    inside = counts.in_window if window is None else int(np.count_nonzero(_due(records, window)))
     if counts.in_window != inside or not counts.in_window <= counts.scheduled or not counts.sent <= counts.scheduled:
         yield f"{inside} requests were due in the window and {counts.in_window} are counted"
 
@@ -120,7 +110,7 @@ def _window(
     if (window is None) != (measured_s is None) or (figures.window.drain_s or 0.0) < 0:
         yield f"the window is said to last {measured_s} s and its drain {figures.window.drain_s} s"
     if run is not None and run.workers and run.end != "worker_lost":
-        late = sum(r.intended_ms > run.sending_ended_ms + CLOCK_SLACK_MS for r in records)
+        late = np.count_nonzero(floats(records, "intended_ms") > run.sending_ended_ms + CLOCK_SLACK_MS)
         if late:
             yield f"{late} requests became due after the sending had ended"
     if window is None or measured_s is None:
@@ -128,10 +118,10 @@ def _window(
     expected = _planned(level, records, run)
     if not _alike(measured_s, window.length_s) or (expected is not None and not _alike(measured_s, expected)):
         yield f"the window lasts {measured_s} s in the result and {window.length_s if expected is None else expected} s"
-    due = [r for r in records if window.holds(r.intended_ms)]
+    due = _due(records, window)
     counted = {
-        "offered_per_s": sum(r.sent_ms is not None for r in due),
-        "completed_per_s": sum(r.outcome == "ok" for r in due),
+        "offered_per_s": int(np.count_nonzero(due & ~np.isnan(floats(records, "sent_ms")))),
+        "completed_per_s": int(np.count_nonzero(due & _ok(records))),
     }
     for name, count in counted.items():
         rate = getattr(rates, name)
@@ -144,9 +134,9 @@ def _planned(level: Level, records: Sequence[Record], run: LevelRun | None) -> f
     if run is None or run.end != "completed" or not records:
         return None
     if level.duration_s is None or (level.requests is not None and len(records) >= level.requests):
-        done = [r.done_ms for r in records if r.done_ms is not None]
-        first = min(r.intended_ms for r in records)
-        return max(done) / 1000 - max(level.warmup_s, first / 1000) if done else None
+        last = float(np.nanmax(floats(records, "done_ms"), initial=-math.inf))
+        first = float(floats(records, "intended_ms").min())
+        return last / 1000 - max(level.warmup_s, first / 1000) if last > -math.inf else None
     return min(level.duration_s, run.sending_ended_ms / 1000) - level.warmup_s
 
 
@@ -191,20 +181,19 @@ def _samples(records: Sequence[Record], window: Stretch | None, metrics: Mapping
     """That each distribution rests on every ok request of the window, save those it says it leaves out."""
     if window is None:
         return
-    due = [r for r in records if window.holds(r.intended_ms)]
-    good = sum(r.outcome == "ok" for r in due)
-    failed = [r for r in due if r.outcome != "ok"]
+    due, ok = _due(records, window), _ok(records)
+    good, failed = np.count_nonzero(due & ok), due & ~ok
+    several = np.count_nonzero(failed & (floats(records, "asked_output_tokens") != 1))
     for name, metric in metrics.items():
         if name != "itl_ms" and metric.ok.n + metric.excluded != good:
             yield f"{name} has {metric.ok.n} samples and {metric.excluded} excluded of {good} ok requests"
         # An answer of one token would have had no TPOT. Where nothing is streamed, nothing but E2E is due.
-        inside = sum((r.asked_output_tokens or 2) >= 2 for r in failed) if name == "tpot_ms" else len(failed)
+        inside = several if name == "tpot_ms" else np.count_nonzero(failed)
         if metric.due is not None and metric.due.failed not in ({inside} if name == "e2e_ms" else {0, inside}):
             yield f"{name} has {metric.due.failed} failures inside of {inside}"
-    gaps = sum(len(r.itl_ms or []) for r in due if r.outcome == "ok")
-    itl = metrics.get("itl_ms")
-    if itl is not None and (itl.ok.n > gaps or itl.excluded > good):
-        yield f"itl_ms has {itl.ok.n} samples of {gaps} recorded gaps"
+    recorded, itl = int(gap_counts(records)[due & ok].sum()), metrics.get("itl_ms")
+    if itl is not None and (itl.ok.n > recorded or itl.excluded > good):
+        yield f"itl_ms has {itl.ok.n} samples of {recorded} recorded gaps"
 
 
 # Concurrency ----------------------------------------------------------------------------------------------------
@@ -219,26 +208,19 @@ def _concurrency(records: Sequence[Record], window: Stretch | None, figures: Lev
     reported, rates = figures.concurrency, figures.rates
     if window is None or reported.mean is None:
         return
-    sent = [r for r in records if r.sent_ms is not None]
-    mean, peak = _held([(r.sent_ms or 0.0, math.inf if r.done_ms is None else r.done_ms) for r in sent], window)
+    records = only(records, ~np.isnan(floats(records, "sent_ms")))
+    starts, ends = floats(records, "sent_ms"), floats(records, "done_ms")
+    mean, peak = _held(starts, ends, window)
     if not _alike(reported.mean, mean) or reported.peak != peak:
         yield (
             f"concurrency is {reported.mean:g} on average and {reported.peak} at most in the result, and {mean:g} and "
             f"{peak} by counting over time"
         )
-    stays, over_the_ends, arrivals = [0.0], [0.0], 0
-    for record in sent:
-        start = record.sent_ms or 0.0
-        end = window.end if record.done_ms is None else record.done_ms
-        end = max(start, end)
-        inside = max(0.0, min(end, window.end) - max(start, window.start))
-        if window.holds(record.intended_ms):
-            arrivals += 1
-            stays.append(end - start)
-            over_the_ends.append(inside - (end - start))
-        else:
-            over_the_ends.append(inside)
-    stay_s = math.fsum(stays) / 1000 / arrivals if arrivals else 0.0
+    ends = np.maximum(starts, np.where(np.isnan(ends), window.end, ends))
+    inside = np.maximum(0.0, np.minimum(ends, window.end) - np.maximum(starts, window.start))
+    stays, arrived = ends - starts, _due(records, window)
+    over_the_ends = inside - np.where(arrived, stays, 0.0)
+    stay_s = math.fsum(stays[arrived]) / 1000 / np.count_nonzero(arrived) if arrived.any() else 0.0
     expected = (rates.offered_per_s or 0.0) * stay_s + math.fsum(over_the_ends) / 1000 / window.length_s
     if not _alike(reported.mean, expected):
         yield (
@@ -247,11 +229,14 @@ def _concurrency(records: Sequence[Record], window: Stretch | None, figures: Lev
         )
 
 
-def _held(spans: Sequence[tuple[float, float]], window: Stretch) -> tuple[float, int]:
-    """Time-weighted mean and peak of how many of ``spans`` go on, by going through every start and end in turn."""
-    at = np.array([*(start for start, _ in spans), *(end for _, end in spans)], dtype=np.float64)
+def _held(starts: Floats, ends: Floats, window: Stretch) -> tuple[float, int]:
+    """Time-weighted mean and peak of how many spans go on, by going through every start and end in turn.
+
+    One whose end is NaN goes on.
+    """
+    at = np.append(starts, np.where(np.isnan(ends), np.inf, ends))
     order = np.argsort(at, kind="stable")
-    held = np.cumsum(np.repeat([1, -1], len(spans))[order])
+    held = np.cumsum(np.repeat([1, -1], len(starts))[order])
     lasts = np.diff(np.clip(np.append(at[order], np.inf), window.start, window.end))
     peak = int(held[lasts > 0].max(initial=0))
     return float(np.dot(held, lasts)) / 1000 / window.length_s, peak
@@ -272,9 +257,11 @@ class _Range(NamedTuple):
 
 def _tokens(records: Sequence[Record], window: Stretch | None, figures: LevelResult) -> Iterator[str]:
     """That throughput × window is the tokens and events whose time lies within, counted one by one."""
-    done = [r.done_ms for r in records if r.done_ms is not None]
-    first = min((r.intended_ms for r in records), default=math.inf)
-    whole = Stretch(first, max(done, default=-math.inf))
+    whole = Stretch(
+        float(floats(records, "intended_ms").min(initial=math.inf)),
+        float(np.nanmax(floats(records, "done_ms"), initial=-math.inf)),
+    )
+    good = only(records, _ok(records))
     produced: list[float | None] = []
     for name, stretch, throughput in (
         ("throughput", window, figures.throughput),
@@ -283,7 +270,7 @@ def _tokens(records: Sequence[Record], window: Stretch | None, figures: LevelRes
         output_per_s = throughput.output_tokens_per_s
         if stretch is None:
             continue
-        output, input_, events, samples = _arrived([r for r in records if r.outcome == "ok"], stretch)
+        output, input_, events, samples = _arrived(good, stretch)
         both = _Range(output.low + input_.low, output.high + input_.high)
         produced.append(None if output_per_s is None else output_per_s * stretch.length_s)
         found = {
@@ -309,17 +296,25 @@ def _arrived(good: Sequence[Record], stretch: Stretch) -> list[_Range]:
     some time between the last known one and the last token.
     """
     low, high = np.zeros(4), np.zeros(4)
+    streamed, done, seen = that(good, "streamed", bool), floats(good, "done_ms"), floats(good, "events")
+    first_token, last_token = floats(good, "first_token_ms"), floats(good, "last_token_ms")
+    all_firsts = np.where(streamed & ~np.isnan(first_token), first_token, done)
+    all_lasts = np.where(streamed & (seen > 0), last_token, done)
+    counts = gap_counts(good)
+    amounts = [np.nan_to_num(floats(good, name)) for name in ("output_tokens", "input_tokens", "samples")]
     for begin in range(0, len(good), _BLOCK):
-        block = good[begin : begin + _BLOCK]
-        firsts = np.array([_first(r) for r in block])
-        lasts = np.array([r.last_token_ms if r.streamed and r.events else r.done_ms for r in block], dtype=np.float64)
-        gaps = [(r.itl_ms or []) if r.streamed else [] for r in block]
-        sizes = np.array([1 + len(kept) for kept in gaps])
+        block = slice(begin, begin + _BLOCK)
+        firsts, lasts, stream = all_firsts[block], all_lasts[block], streamed[block]
+        sizes = 1 + np.where(stream, counts[block], 0)
         begins = np.cumsum(sizes) - sizes
-        passed = np.cumsum(np.fromiter(chain.from_iterable((0.0, *kept) for kept in gaps), np.float64, sizes.sum()))
+        steps, later = np.zeros(sizes.sum()), np.ones(sizes.sum(), dtype=np.bool_)
+        later[begins] = False
+        steps[later] = gaps(good, begin, begin + _BLOCK)[np.repeat(stream, counts[block])]
+        passed = np.cumsum(steps)
         times = passed + np.repeat(firsts - passed[begins], sizes)
-        known = np.add.accumulate(sizes) - 1
-        events = np.array([max(1, r.events) if r.streamed else 1 for r in block])
+        known = np.cumsum(sizes) - 1
+        events = np.where(stream, np.maximum(seen[block], 1), 1)
+        output, input_, samples = (amount[block] for amount in amounts)
         for bound, slack in ((low, -CLOCK_SLACK_MS), (high, CLOCK_SLACK_MS)):
             inside = _within(times, stretch, slack)
             arrived = np.add.reduceat(inside.astype(np.float64), begins)
@@ -330,26 +325,26 @@ def _arrived(good: Sequence[Record], stretch: Stretch) -> list[_Range]:
             arrived += np.where(rest, events - sizes, 0)
             share = arrived / events
             bound += [
-                np.dot(share, [r.output_tokens or 0 for r in block]),
-                np.dot(_within(firsts, stretch, slack), [r.input_tokens or 0 for r in block]),
-                np.dot(share, [r.events if r.streamed else 0 for r in block]),
-                np.dot(share, [r.samples or 0 for r in block]),
+                np.dot(share, output),
+                np.dot(_within(firsts, stretch, slack), input_),
+                np.dot(share, np.where(stream, seen[block], 0)),
+                np.dot(share, samples),
             ]
     return [_Range(float(least), float(most)) for least, most in zip(low, high, strict=True)]
 
 
-def _first(record: Record) -> float:
-    """When an ok request's first output arrived."""
-    first = record.first_token_ms if record.streamed and record.first_token_ms is not None else record.done_ms
-    assert first is not None, "an ok request without an end is impossible and was reported"
-    return first
-
-
-def _within(times: NDArray[np.float64], stretch: Stretch, slack: float) -> NDArray[np.bool_]:
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (times >= stretch.start - slack) & (
-        times <= stretch.end + slack
-    )
+def _within(times: Floats, stretch: Stretch, slack: float = 0.0) -> Mask:
+    found: Mask = (times >= stretch.start - slack) & (times <= stretch.end + slack)
     return found
+
+
+def _due(records: Sequence[Record], window: Stretch) -> Mask:
+    """Which were due in the window."""
+    return _within(floats(records, "intended_ms"), window)
+
+
+def _ok(records: Sequence[Record]) -> Mask:
+    return that(records, "outcome", "ok".__eq__)
 
 
 # Parts of the level ---------------------------------------------------------------------------------------------
@@ -357,8 +352,8 @@ def _within(times: NDArray[np.float64], stretch: Stretch, slack: float) -> NDArr
 
 def _sessions(records: Sequence[Record], window: Stretch | None, figures: LevelResult) -> Iterator[str]:
     """That every session is accounted for, and goes on at least while a turn of it is in flight."""
-    found, turns = figures.sessions, [r for r in records if r.session is not None]
-    started = len({r.session for r in turns})
+    found, turns = figures.sessions, only(records, ~np.isnan(floats(records, "session")))
+    started = len(np.unique(floats(turns, "session")))
     if found is None:
         if started:
             yield f"{started} sessions are recorded and none is reported"
@@ -371,8 +366,9 @@ def _sessions(records: Sequence[Record], window: Stretch | None, figures: LevelR
         )
     if window is None or found.concurrency.mean is None:
         return
-    asked = [(r.sent_ms, math.inf if r.done_ms is None else r.done_ms) for r in turns if r.sent_ms is not None]
-    least, at_once = _held(asked, window)
+    sent = floats(turns, "sent_ms")
+    asked = ~np.isnan(sent)
+    least, at_once = _held(sent[asked], floats(turns, "done_ms")[asked], window)
     if found.concurrency.mean < least * (1 - ROUNDING) - ROUNDING or (found.concurrency.peak or 0) < at_once:
         yield (
             f"{found.concurrency.mean:g} sessions are said to go on on average and {found.concurrency.peak} at most, "
@@ -385,9 +381,10 @@ def _parts(records: Sequence[Record], window: Stretch | None, figures: LevelResu
     by_place = dict(enumerate(figures.workloads))
     by_turn = {part.turn: part for part in figures.turns}
     by_model = {part.model: part for part in figures.models}
-    yield from _kind("workload", by_place, records if by_place else [], lambda r: r.workload, window)
-    yield from _kind("turn", by_turn, [r for r in records if r.turn is not None], lambda r: r.turn, window)
-    yield from _kind("model", by_model, [r for r in records if r.model is not None], lambda r: r.model, window)
+    if by_place:
+        yield from _kind("workload", by_place, records, window)
+    yield from _kind("turn", by_turn, records, window)
+    yield from _kind("model", by_model, records, window)
     for name in Throughput.__struct_fields__ if figures.workloads else ():
         total, made = getattr(figures.throughput, name), [getattr(part.throughput, name) for part in figures.workloads]
         # A part whose tokens nobody counted is in neither.
@@ -396,24 +393,16 @@ def _parts(records: Sequence[Record], window: Stretch | None, figures: LevelResu
 
 
 def _kind(
-    kind: str,
-    parts: Mapping[Any, Part | Turn | ModelPart],
-    records: Sequence[Record],
-    of: Callable[[Record], object],
-    window: Stretch | None,
-) -> Iterator[str]:
-    own: dict[object, list[Record]] = defaultdict(list)
-    for record in records:
-        own[of(record)].append(record)
-    if not set(own) <= set(parts):
-        yield f"of {len(own)} {kind}s only {len(parts)} are reported"
+    kind: str, parts: Mapping[Any, Part | Turn | ModelPart], records: Sequence[Record], window: Stretch | None
+) -> Iterator[str]:  # fmt: skip
+    """That parts by the field ``kind`` of records, which may be None, are sound."""
+    recorded = {*values(records, kind)} - {None}
+    if not recorded <= set(parts):
+        yield f"of {len(recorded)} {kind}s only {len(parts)} are reported"
     for which, part in parts.items():
         metrics = _metrics(part.latency) if isinstance(part, Part) else {"ttft_ms": part.ttft_ms, "e2e_ms": part.e2e_ms}
-        found = [
-            *_counts(own[which], window, part.counts),
-            *_distributions(metrics),
-            *_samples(own[which], window, metrics),
-        ]
+        own = only(records, that(records, kind, partial(eq, which)))
+        found = [*_counts(own, window, part.counts), *_distributions(metrics), *_samples(own, window, metrics)]
         yield from (f"{kind} {which}: {what}" for what in found)
 
 

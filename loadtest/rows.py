@@ -8,6 +8,7 @@ field of all takes it as a column, which is some fifty times as fast.
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple, overload
@@ -130,11 +131,9 @@ class _Kept(NamedTuple):
     size: int
     places: NDArray[np.int64] | None
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        rows = self.sheet.rows()
-        for begin in range(0, self.size, _BLOCK):
-            end = min(begin + _BLOCK, self.size)
-            yield np.array(rows[begin:end] if self.places is None else rows[self.places[begin:end]])
+    def block(self, begin: int, end: int) -> NDArray[Any]:
+        rows, end = self.sheet.rows(), min(end, self.size)
+        return np.array(rows[begin:end] if self.places is None else rows[self.places[begin:end]])
 
 
 class Rows(Sequence[Record]):
@@ -184,8 +183,8 @@ class Rows(Sequence[Record]):
         return next(self._made(np.array([row], dtype=ROW)))
 
     def __iter__(self) -> Iterator[Record]:
-        for block in self._kept.blocks():
-            yield from self._made(block)
+        for begin in range(0, len(self), _BLOCK):
+            yield from self._made(self._kept.block(begin, begin + _BLOCK))
 
     def values(self, name: str) -> Iterator[Any]:
         """The field ``name`` of each, as the records have it."""
@@ -196,22 +195,37 @@ class Rows(Sequence[Record]):
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """The field ``name``, a number, of each: shape (n,), NaN where it is None."""
-        rows, places = self._kept.sheet.rows(), self._kept.places
-        column = rows[name][: len(self)]
-        values = np.array(column if places is None else rows[name][places], dtype=np.float64)
+        values = self._column(name).astype(np.float64)
         if name not in _TIMES and name not in _FLAGS:
             values[values == _NO_NUMBER] = np.nan
         return values
 
+    def that(self, name: str, holds: Callable[[Any], bool]) -> Mask:
+        """Of which the field ``name`` ``holds``: shape (n,)."""
+        if name not in self._kept.sheet.words:
+            return np.fromiter(map(holds, self.values(name)), dtype=np.bool_, count=len(self))
+        codes, words = self._column(name), self._kept.sheet.words[name].values
+        found = np.zeros(len(words), dtype=np.bool_)
+        for code in np.flatnonzero(np.bincount(codes)).tolist():
+            found[code] = holds(words[code])
+        mask: Mask = found[codes]
+        return mask
+
+    def _column(self, name: str) -> NDArray[Any]:
+        column, places = self._kept.sheet.rows()[name], self._kept.places
+        return np.array(column[: len(self)] if places is None else column[places])
+
     def gap_blocks(self) -> Iterator[NDArray[np.float32]]:
         """The gaps between tokens of all of them, in ms and some at a time."""
-        gaps = self._kept.sheet.gaps()
-        for block in self._kept.blocks():
-            sizes = block["gaps"].astype(np.int64)
-            if not sizes.any():
-                continue
-            first = np.repeat(block["gaps_from"] - (np.cumsum(sizes) - sizes), sizes)
-            yield gaps[first + np.arange(len(first))]
+        for begin in range(0, len(self), _BLOCK):
+            yield self.gaps(begin, begin + _BLOCK)
+
+    def gaps(self, begin: int, end: int) -> NDArray[np.float32]:
+        """The gaps between tokens of those from ``begin`` to before ``end``, in ms, one request's after the other's."""
+        block = self._kept.block(begin, end)
+        sizes = block["gaps"].astype(np.int64)
+        first = np.repeat(block["gaps_from"] - (np.cumsum(sizes) - sizes), sizes)
+        return self._kept.sheet.gaps()[first + np.arange(len(first))]
 
     def gap_counts(self) -> NDArray[np.int64]:
         """How many gaps each has: shape (n,)."""
@@ -256,6 +270,20 @@ def floats(records: Sequence[Record], name: str) -> NDArray[np.float64]:
     return np.array([*map(attrgetter(name), records)], dtype=np.float64)
 
 
+def gap_counts(records: Sequence[Record]) -> NDArray[np.int64]:
+    """How many gaps between tokens each of ``records`` has: shape (n,)."""
+    if isinstance(records, Rows):
+        return records.gap_counts()
+    return np.fromiter((len(record.itl_ms or ()) for record in records), np.int64, len(records))
+
+
+def gaps(records: Sequence[Record], begin: int, end: int) -> NDArray[np.float64]:
+    """Those of the ``records`` from ``begin`` to before ``end``, in ms, one request's after the other's."""
+    if isinstance(records, Rows):
+        return records.gaps(begin, end).astype(np.float64)
+    return np.fromiter(chain.from_iterable(record.itl_ms or () for record in records[begin:end]), np.float64)
+
+
 def only(records: Sequence[Record], mask: Mask) -> Sequence[Record]:
     """Those of ``records`` that ``mask``, of shape (n,), says."""
     if isinstance(records, Rows):
@@ -265,4 +293,6 @@ def only(records: Sequence[Record], mask: Mask) -> Sequence[Record]:
 
 def that(records: Sequence[Record], name: str, holds: Callable[[Any], bool]) -> Mask:
     """Of which of ``records`` the field ``name`` ``holds``: shape (n,)."""
-    return np.fromiter(map(holds, values(records, name)), dtype=np.bool_, count=len(records))
+    if isinstance(records, Rows):
+        return records.that(name, holds)
+    return np.fromiter((holds(getattr(record, name)) for record in records), dtype=np.bool_, count=len(records))
