@@ -254,6 +254,15 @@ def test_what_unlike_runs_differ_in_is_named_and_neither_is_praised() -> None:
     assert not re.search(r"\b(better|worse|faster|slower|beats|regression)\b", seen)
 
 
+def test_what_marks_a_level_is_told_of_its_run() -> None:
+    after = a_run("after", 2)
+    (level,) = after.result.levels
+    late = msgspec.structs.replace(level, client=msgspec.structs.replace(level.client, valid=False, reasons=["late"]))
+    page = overlay(a_run("before"), after._replace(result=msgspec.structs.replace(after.result, levels=[late])))
+    assert "after: ! c=4: invalid, late" in page.text
+    assert "before: !" not in page.text
+
+
 # Files --------------------------------------------------------------------------------------------------------
 
 
