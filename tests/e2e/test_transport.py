@@ -147,7 +147,7 @@ def unix(plain: str) -> Iterator[str]:
 def test_conn_self_signed_fails_at_once_and_names_the_certificate_and_the_flags(loadtest: Command, tls: str) -> None:
     began = time.monotonic()
     done = loadtest("run", tls + CASE, *PLAY)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # of itself it would wait for minutes
     assert done.returncode == 1
     for word in ("certificate", "self-signed", "--cacert", "--insecure"):
         assert word in done.stderr
