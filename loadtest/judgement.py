@@ -20,7 +20,8 @@ from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
 from loadtest.result import Goodput, LevelResult, Metric, SloResult, VerdictName
-from loadtest.rows import only, that
+from loadtest.rows import gap_counts, only, that
+from loadtest.rows import gaps as recorded
 from loadtest.slo import Limit, Slo, limits_of
 from loadtest.stats import DECIMALS, PERCENTILES, rank, significant
 from loadtest.summary import window_of
@@ -199,16 +200,15 @@ def _gaps(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judge
 def _gaps_in_order(window: Window) -> tuple[Floats, Floats]:
     """The gaps of the window's good requests, by the order of the requests and by that in which they ended."""
     records, columns = window.requests
-    good = np.flatnonzero(window.inside & columns.ok & ~columns.in_one_burst)
-    good = good[np.argsort(columns.intended[good], kind="stable")]
-    each = [np.asarray(records[index].itl_ms or (), dtype=np.float64) for index in good.tolist()]
-    if not each:
-        return np.empty(0), np.empty(0)
-    gaps = np.concatenate(each).round(DECIMALS)
-    sizes = np.array([len(own) for own in each])
-    since = np.concatenate([[0.0], np.cumsum(gaps)])
+    good = window.inside & columns.ok & ~columns.in_one_burst
+    chosen, order = only(records, good), np.argsort(columns.intended[good], kind="stable")
+    counts = gap_counts(chosen)
+    begins, sizes = (np.cumsum(counts) - counts)[order], counts[order]
+    places = np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+    gaps = recorded(chosen, 0, len(chosen))[places].round(DECIMALS)
+    since = np.append(0.0, np.cumsum(gaps))
     before = since[np.cumsum(sizes) - sizes]
-    ended = np.repeat(columns.first_token[good] - before, sizes) + since[1:]
+    ended = np.repeat(columns.first_token[good][order] - before, sizes) + since[1:]
     return gaps, gaps[np.argsort(ended, kind="stable")]
 
 
