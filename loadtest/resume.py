@@ -118,15 +118,15 @@ def _kept(before: Result, planned: Sequence[Level], *, extends: bool) -> tuple[l
 
 def _changed(before: Result, now: Result) -> list[str]:
     """What is no longer as it was, in words; figures of such levels are not those of one run."""
-    was, then = now.conditions, before.conditions
+    old, new = before.conditions, now.conditions
     both: list[tuple[str, object, object]] = [
         ("loadtest", before.tool.version, now.tool.version),
-        ("model", then.endpoint.model, was.endpoint.model),
-        ("kind of endpoint", then.endpoint.kind, was.endpoint.kind),
-        ("precision", then.precision, was.precision),
-        ("the target's hardware", then.hardware.server, was.hardware.server),
-        ("this host", then.hardware.client, was.hardware.client),
-        *((name, then.software.get(name), was.software.get(name)) for name in sorted({*then.software, *was.software})),
+        ("model", old.endpoint.model, new.endpoint.model),
+        ("kind of endpoint", old.endpoint.kind, new.endpoint.kind),
+        ("precision", old.precision, new.precision),
+        ("the target's hardware", old.hardware.server, new.hardware.server),
+        ("this host", old.hardware.client, new.hardware.client),
+        *((name, old.software.get(name), new.software.get(name)) for name in sorted({*old.software, *new.software})),
     ]
     return [
         f"resumed under other conditions: {what} was {one or 'unknown'} and is {other or 'unknown'}"

@@ -224,6 +224,8 @@ class Sitting:
 
         def checkpoint() -> None:
             # Of a million requests they take some seconds, which nobody who asks to stop has to wait for.
+            if self._interrupts.count:
+                return
             with contextlib.suppress(KeyboardInterrupt), self._interrupts.at_once():
                 keep(self._figures(level, keeper.requests, None))
 
