@@ -1,7 +1,6 @@
 """What one generator process carries on this machine: kept between runs, and held against what a run asks for."""
 
 import logging
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import msgspec
 
 from loadtest import whole
 from loadtest.errors import ResultError
-from loadtest.host import processor, software, usable_cores
+from loadtest.host import cache_folder, processor, software, usable_cores
 from loadtest.level import Level
 
 SCHEMA_VERSION = 1
@@ -206,7 +205,7 @@ def this_software() -> dict[str, str]:
 
 def path() -> Path:
     """Where the calibration is kept: ``$XDG_CACHE_HOME/loadtest/calibration.json``, by default under ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadtest" / "calibration.json"
+    return cache_folder() / "calibration.json"
 
 
 def save(calibration: Calibration) -> Path:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import sys
+import tempfile
 from pathlib import Path
 
 from loadtest import __version__
@@ -21,6 +22,15 @@ def processor() -> str:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cache_folder() -> Path:
+    """Where things may be kept from run to run: ``$XDG_CACHE_HOME/loadtest``, by default under ``~/.cache``.
+
+    Of a user without a home, as in a bare container, it is in the folder for temporary files.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(tempfile.gettempdir() if base.startswith("~") else base) / "loadtest"
 
 
 def busy_s() -> float | None:

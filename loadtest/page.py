@@ -1,7 +1,6 @@
 """The page of a run, or of several over each other, and their charts as pictures: written to files."""
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from loadtest import baselines, whole
 from loadtest.errors import ResultError
+from loadtest.host import cache_folder
 from loadtest.likeness import Run
 from loadtest.records import JOURNAL, lines
 from loadtest.recovery import recovered
@@ -108,7 +108,7 @@ def _requests(folder: Path) -> Mapping[int, Journal]:
 
 def _script() -> str:
     """Vega with Vega-Lite and Vega-Embed, as one script; made once, which takes a second or more, and then kept."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadtest"
+    folder = cache_folder()
     kept = folder / f"vega-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError):
         return kept.read_text("utf-8")

@@ -42,7 +42,9 @@ class Built(Bundle):
 
 def cache_root() -> Path:
     """Where built models are kept: ``$XDG_CACHE_HOME/loadtest/models``, by default under ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base.startswith("~"):  # a user without a home, as in a bare container
+        base = tempfile.gettempdir()
     return Path(base) / "loadtest" / "models"
 
 
