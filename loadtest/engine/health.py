@@ -3,13 +3,14 @@
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from time import perf_counter_ns
 
 from loadtest.engine.recorder import Recorder
 from loadtest.histogram import bucket
 from loadtest.level import WorkerHealth
 from loadtest.wire.exchange import Transport
+from loadtest.wire.ring import Ring
 
 _LAG_PERIOD_S = 0.01
 _LAGS_KEPT = 20_000  # the newest, some three minutes: a long level is not to fill the memory with them
@@ -22,7 +23,7 @@ class SelfWatch:
     def __init__(self, worker: int, transport: Transport) -> None:
         self._worker = worker
         self._transport = transport
-        self._lags: deque[float] = deque(maxlen=_LAGS_KEPT)
+        self._lags = Ring(_LAGS_KEPT)
         self._longest_lag = 0.0
         self.loop_lags: Counter[int] = Counter()  # of all of them, by buckets, for the snapshots
         # Since before the level's connections are opened.

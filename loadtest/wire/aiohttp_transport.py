@@ -14,7 +14,6 @@ import errno
 import io
 import socket
 import ssl
-from collections import deque
 from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -28,6 +27,7 @@ from loadtest.errors import TargetError
 from loadtest.wire.exchange import Exchange, Failure, cause_of
 from loadtest.wire.origin import Origin, place
 from loadtest.wire.proxy import Proxy
+from loadtest.wire.ring import Ring
 from loadtest.wire.tls import SHOW_OURS, tls_words
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class AiohttpTransport:
     ) -> None:  # fmt: skip
         self.no_free_port = 0
         self.last_read = 0
-        self.waits: deque[int] = deque()
+        self.waits = Ring(0)
         self._origin = origin
         self._proxy = proxy
         self._proxy_headers = proxy.headers if proxy else {}

@@ -2,9 +2,10 @@
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable
 from typing import Literal, Protocol
+
+from loadtest.wire.ring import Ring
 
 FailureKind = Literal[
     "connect", "tls", "reset", "disconnected", "truncated", "not_a_stream", "timeout", "cancelled", "dropped",
@@ -81,7 +82,7 @@ class Transport(Protocol):
         """The newest stamp of all connections."""
 
     @property
-    def waits(self) -> deque[int]:
+    def waits(self) -> Ring:
         """Nanoseconds that bytes lay in the kernel, each read of a sample; empty where that is not known."""
 
     async def open(self, count: int) -> None:

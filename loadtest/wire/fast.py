@@ -10,7 +10,6 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections import deque
 from time import perf_counter_ns
 
 import httptools
@@ -20,6 +19,7 @@ from loadtest.wire import stamped
 from loadtest.wire.exchange import Exchange, Failure, cause_of
 from loadtest.wire.origin import Origin, place
 from loadtest.wire.response import ResponseError, foreign, http_parser
+from loadtest.wire.ring import Ring
 from loadtest.wire.tls import tls_words
 
 _PART_READS = 512  # a response longer than this is handed to the decoder in parts
@@ -167,7 +167,7 @@ class FastTransport:
         self.no_free_port = 0
         self._begun = 0
         # nanoseconds that bytes lay in the kernel, each of the newest reads of the sampled connections
-        self.waits: deque[int] = deque(maxlen=_WAITS_KEPT)
+        self.waits = Ring(_WAITS_KEPT)
         self.last_read = 0  # the newest stamp of all connections
         self._origin = origin
         self._address = address

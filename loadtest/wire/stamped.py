@@ -13,7 +13,8 @@ import socket
 import struct
 import sys
 import time
-from collections import deque
+
+from loadtest.wire.ring import Ring
 
 AVAILABLE = sys.platform == "linux"
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the socket module does not name it
@@ -30,7 +31,7 @@ class StampedTransport(asyncio.Transport):
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol, waits: deque[int]
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol, waits: Ring
     ) -> None:
         super().__init__()
         self._loop = loop

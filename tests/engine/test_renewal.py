@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections import deque
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -13,6 +12,7 @@ from loadtest.engine.play import Play
 from loadtest.records import read
 from loadtest.schedule import Load
 from loadtest.wire.exchange import Exchange, Failure
+from loadtest.wire.ring import Ring
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Probe
 from tests.engine.playing import level, wiring
@@ -25,7 +25,7 @@ class Refusing:
 
     def __init__(self) -> None:
         self.opened = self.no_free_port = self.last_read = 0
-        self.waits: deque[int] = deque()
+        self.waits = Ring(0)
         self.sent: list[bytes] = []
         self.play: Play | None = None
 
