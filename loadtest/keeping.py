@@ -35,6 +35,26 @@ class _File(NamedTuple):
     offset: int
 
 
+def together(found: "list[Record] | Rows", more: list[Record], folder: Path) -> "list[Record] | Rows":
+    """``found`` and then ``more``, which both may be no longer what they were: rows in ``folder`` from ``LARGE`` on.
+
+    Raises:
+        ResultError: the rows cannot be written.
+    """
+    if isinstance(found, list):
+        found += more
+        if len(found) <= LARGE:
+            return found
+        from loadtest.rows import Rows  # noqa: PLC0415  # numpy comes with it, which a short level need not wait for
+
+        rows, more = Rows(folder), found
+    else:
+        rows = found
+    for begin in range(0, len(more), _BATCH):
+        rows.append(more[begin : begin + _BATCH])
+    return rows
+
+
 class Keeper:
     """Of the journal in ``folder``: takes in what is written to it, and leaves of it what ``mode`` says.
 
@@ -52,8 +72,7 @@ class Keeper:
         self._full: _File | None = None  # that some worker may still write to
         self._offset = 0  # in the current file
         self._looked = self._began = time.monotonic()
-        self._records: list[Record] = []
-        self._rows: Rows | None = None
+        self._requests: list[Record] | Rows = []
         self._sample: list[bytes] = []  # of the file that is read
         self._slowest: list[tuple[float, int, bytes]] = []  # a heap
 
@@ -64,13 +83,13 @@ class Keeper:
 
     def begin(self) -> None:
         """A level begins; the requests of the one before are another's now."""
-        self._records, self._rows, self._slowest = [], None, []
+        self._requests, self._slowest = [], []
         self._began = time.monotonic()
 
     @property
     def requests(self) -> "list[Record] | Rows":
         """Those of the level that have been taken in; ``Rows`` if they are many, which whoever plays it closes."""
-        return self._records if self._rows is None else self._rows
+        return self._requests
 
     def look(self, written: int, *, may_turn: bool) -> bool:
         """Take in what has been written; tells whether the workers are now to go on in a new file.
@@ -134,24 +153,11 @@ class Keeper:
             if self._mode == "sampled":
                 self._choose(record, line)
             if len(batch) == _BATCH:
-                self._add(batch)
+                self._requests = together(self._requests, batch, self._folder)
                 batch = []
-        self._add(batch)
+        self._requests = together(self._requests, batch, self._folder)
         self.whole = whole
         return offset
-
-    def _add(self, batch: list[Record]) -> None:
-        if self._rows is None and len(self._records) + len(batch) <= LARGE:
-            self._records += batch
-            return
-        if self._rows is None:
-            from loadtest.rows import Rows  # noqa: PLC0415  # numpy comes with it, which a short level need not wait for
-
-            self._rows = Rows(self._folder)
-            for begin in range(0, len(self._records), _BATCH):
-                self._rows.append(self._records[begin : begin + _BATCH])
-            self._records = []
-        self._rows.append(batch)
 
     def _choose(self, record: Record, line: bytes) -> None:
         if record.outcome != "ok" or zlib.crc32(b"%d %d" % (self._seed, record.id)) % SHARE == 0:

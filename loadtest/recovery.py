@@ -1,15 +1,19 @@
 """A result folder read again: the result as written, or, where the run was cut short, computed from its journal."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from loadtest import alert, plan, scenario
+from loadtest import rows as kept
 from loadtest.caveats import caveats
 from loadtest.columns import prompts
 from loadtest.judgement import Played, judge
+from loadtest.keeping import together
 from loadtest.level import Level
 from loadtest.records import Record, files, records
 from loadtest.repeats import repeats
@@ -20,6 +24,8 @@ from loadtest.slo import parse, tightest_ms
 from loadtest.summary import summarise
 from loadtest.verdict import overall
 from loadtest.workload.model import Rows, Workload
+
+_BATCH = 20_000
 
 
 def recovered(folder: Path) -> Result:
@@ -33,19 +39,18 @@ def recovered(folder: Path) -> Result:
     missing = [index for index, level in enumerate(result.levels) if level.status == "not_reached" or level.goes_on]
     if result.complete or not missing or result.records != "all" or not files(folder):
         return result
-    by_level: dict[int, list[Record]] = defaultdict(list)
-    for record in records(folder):
-        by_level[record.level].append(record)
     asked = scenario.load(str(folder / RESOLVED), {}, played=True).scenario
     levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]
     alerts = [alert.parse(text) for text in asked.warn]
     found: dict[int, LevelResult] = {}
-    sent: set[int] = set()
-    for index in sorted(by_level):
+    sent = prompts([])
+    for index, requests in sorted(_requests(folder).items()):
         if index in missing:
-            figures = summarise(levels[index], by_level[index], None, sent, tightest_ms(slos))
-            found[index] = judge([Played(levels[index], figures, by_level[index], None)], slos)
-        sent.update(prompts(by_level[index]))
+            figures = summarise(levels[index], requests, None, sent, tightest_ms(slos))
+            found[index] = judge([Played(levels[index], figures, requests, None)], slos)
+        sent = np.union1d(sent, prompts(requests))
+        if not isinstance(requests, list):
+            requests.close()
     every = [found.get(index, level) for index, level in enumerate(result.levels)]
     sized = result.conditions.prompts_sized
     return msgspec.structs.replace(
@@ -55,6 +60,16 @@ def recovered(folder: Path) -> Result:
         verdict=overall(every, complete=False, audits=result.audits),
         warnings=[*result.warnings, *(text for level in found.values() for text in caveats(level, sized, alerts))],
     )
+
+
+def _requests(folder: Path) -> dict[int, list[Record] | kept.Rows]:
+    """Those of each level that the journal has; of a long one they are not held in memory."""
+    found: dict[int, list[Record] | kept.Rows] = {}
+    every = records(folder)
+    while some := [*islice(every, _BATCH)]:
+        for level, own in groupby(some, attrgetter("level")):
+            found[level] = together(found.get(level, []), [*own], folder)
+    return found
 
 
 def _levels(asked: Scenario, result: Result) -> list[Level]:

@@ -3,7 +3,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest import plan, scenario
+from loadtest import keeping, plan, scenario
 from loadtest.engine.journal import Journal
 from loadtest.level import Level
 from loadtest.records import JOURNAL, Record
@@ -86,7 +86,11 @@ def _write(folder: Path, *records: Record) -> None:
     journal.close()
 
 
-def test_mix_with_sessions_data_a_probe_and_repeats_is_recovered_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [keeping.LARGE, 3], ids=["as records", "as rows"])
+def test_mix_with_sessions_data_a_probe_and_repeats_is_recovered_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(keeping, "LARGE", large)
     folder = tmp_path / "result"
     levels = _begun(
         folder,
