@@ -18,6 +18,7 @@ from loadtest.workload.tokens import Fit, Tokens, by_tokenizer, measure
 
 _SAMPLES, _PLACES = 6, 8  # requests that are counted for each corpus, and from how many places of it each is
 _T = 2.57  # 97.5 % of Student's t with 5 degrees of freedom
+_WORDS_SHOWN = 80  # characters
 _WORDS = 8  # of the texts that tell what stands around them
 
 
@@ -78,16 +79,22 @@ class _Counter:
             raise _Uncounted(str(error)) from None
         if reply.status != 200:
             words = self._dialect.error_text(reply.text.encode()) or reply.text
-            raise _Uncounted(f"the endpoint answered {reply.status} {' '.join(words.split())[:200]}")
+            raise _Uncounted(f"the endpoint answered {reply.status} {_short(words)}")
         answer = Answer()
         try:
             self._dialect.whole(answer, reply.text.encode())
         except ValueError as error:
-            raise _Uncounted(f"the endpoint's answer cannot be read: {error}") from None
+            raise _Uncounted(f"the endpoint's answer cannot be read: {_short(str(error))}") from None
         counted = answer.usage.input_tokens if answer.usage else None
         if not counted:
             raise _Uncounted("the endpoint does not say how many it counts")
         return counted
+
+
+def _short(words: str) -> str:
+    """Of a server's words what fits into a warning."""
+    line = " ".join(words.split())
+    return f"{line[:_WORDS_SHOWN]}…" if len(line) > _WORDS_SHOWN else line
 
 
 def _fitted(counter: _Counter, corpora: Sequence[str | None]) -> Tokens:
