@@ -699,7 +699,7 @@ def _confirmed(*, yes: bool) -> Callable[[str], bool] | None:
     @functools.cache  # of runs in turn each asks the same
     def ask(question: str) -> bool:
         click.echo(f"{question}. Go on? [y/N] ", nl=False, err=True)
-        # A Ctrl-C that comes just before a read begins is not seen until the read ends: so it begins when there is text.
+        # A Ctrl-C just before a read begins is not seen until the read ends: so it begins when there is text.
         while sys.platform != "win32" and not select.select([sys.stdin], [], [], 0.1)[0]:
             pass
         return sys.stdin.readline().strip().lower() in ("y", "yes")
