@@ -11,9 +11,7 @@ CPU time. Rows, in percent of a core:
 ``--quick`` times fewer of them (a second in all). Exit code 0 only if every row is ok.
 """
 
-import argparse
 import io
-import json
 import math
 import pickle
 import random
@@ -23,7 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+
+from share import Row, told
 
 from loadtest.display import Screen
 from loadtest.engine.orders import Snapshot
@@ -40,22 +39,9 @@ LOOP_LAGS_PER_S = 100
 SNAPSHOTS_PER_S = 4
 REDRAWS_PER_S = 2
 WORKERS = 4
-GOAL = 1.0  # % of a core
-NOISE = 1.15
 LEVEL = Level(
     0, "c=256", Load("closed", concurrency=256), None, (Workload(Length(8, 8), Length(8, 8)),), 60, None, 6, 9
 )
-
-
-class Row(NamedTuple):
-    """A cost in percent of a core."""
-
-    name: str
-    ours: float
-
-    @property
-    def ok(self) -> bool:
-        return self.ours <= GOAL * NOISE
 
 
 def _cost_s(call: Callable[[], object], times: int) -> float:
@@ -100,22 +86,5 @@ def rows(times: int) -> list[Row]:
     return [Row("generator", generator_s * 100), Row("drawing", drawing_s * 100)]
 
 
-def main() -> int:
-    """Print the rows; 0 if each is ok."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a second")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
-    options = parser.parse_args()
-    found = rows(20_000 if options.quick else 200_000)
-    for row in found:
-        print(f"{row.name:10} {row.ours:6.3f} %  of a core, at most {GOAL:g} %  {'ok' if row.ok else 'MISSED'}")
-    if options.json:
-        written = [
-            {"name": r.name, "ours": r.ours, "other": None, "ratio": None, "goal": GOAL, "ok": r.ok} for r in found
-        ]
-        options.json.write_text(json.dumps({"rows": written}, indent=2) + "\n")
-    return 0 if all(row.ok for row in found) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(__doc__, lambda quick: rows(20_000 if quick else 200_000)))

@@ -13,9 +13,7 @@ vLLM's. Looks are taken each second, from the process that sends nothing. Rows, 
 ``--quick`` takes fewer looks (a second in all). Exit code 0 only if every row is ok.
 """
 
-import argparse
 import contextlib
-import json
 import multiprocessing
 import ssl
 import subprocess
@@ -26,28 +24,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from share import Row, told
 
 from loadtest.telemetry import dcgm, here, names
 from loadtest.telemetry.scrape import Place, given, text
 from loadtest.wire.origin import parse
 from loadtest.wire.tls import Tls
 
-GOAL = 1.0  # % of a core
-NOISE = 1.15
 HISTOGRAMS, BUCKETS = 40, 24
 FIELDS = ("SM_CLOCK", "GPU_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "TOTAL_ENERGY_CONSUMPTION", "GPU_TEMP")
-
-
-class Row(NamedTuple):
-    """A cost in percent of a core."""
-
-    name: str
-    ours: float
-
-    @property
-    def ok(self) -> bool:
-        return self.ours <= GOAL * NOISE
 
 
 def exposition() -> bytes:
@@ -147,23 +134,5 @@ def rows(times: int) -> list[Row]:
             ]
 
 
-def main() -> int:
-    """Print the rows; 0 if each is ok."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a second")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
-    options = parser.parse_args()
-    print(f"a server's metrics: {len(exposition()) / 1000:,.0f} kB")
-    found = rows(40 if options.quick else 400)
-    for row in found:
-        print(f"{row.name:14} {row.ours:6.3f} %  of a core, at most {GOAL:g} %  {'ok' if row.ok else 'MISSED'}")
-    if options.json:
-        written = [
-            {"name": r.name, "ours": r.ours, "other": None, "ratio": None, "goal": GOAL, "ok": r.ok} for r in found
-        ]
-        options.json.write_text(json.dumps({"rows": written}, indent=2) + "\n")
-    return 0 if all(row.ok for row in found) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(__doc__, lambda quick: rows(40 if quick else 400)))

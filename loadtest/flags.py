@@ -18,6 +18,17 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, envvar=variable, show_envvar=False, **settings)
 
 
+def _taking(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """A decorator that gives a command these options, in this order."""
+
+    def take(command: F) -> F:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return take
+
+
 class _Listed(click.types.StringParamType):
     """A text of which a variable may hold several, with semicolons between them."""
 
@@ -150,11 +161,8 @@ _ASKED = (
 )
 
 
-def scenario_flags(command: F) -> F:
-    """The flags that make a scenario or change one: of ``run`` as of ``plan``."""
-    for each in reversed((*_NAMED, *_LOADS, *_ASKED)):
-        command = each(command)
-    return command
+scenario_flags = _taking(*_NAMED, *_LOADS, *_ASKED)
+"""The flags that make a scenario or change one: of ``run`` as of ``plan``."""
 
 
 _WAY = (
@@ -242,32 +250,20 @@ UNPLAYED: dict[str, Any] = {
 """What these and --workers are for a command that plays nothing."""
 
 
-def way_flags(command: F) -> F:
-    """How to get to a target, and what is told of it: of every command that plays."""
-    for each in reversed((*_WAY, *_PLAYED, *_ASSURED)):
-        command = each(command)
-    return command
+way_flags = _taking(*_WAY, *_PLAYED, *_ASSURED)
+"""How to get to a target, and what is told of it: of every command that plays."""
 
 
-def resume_flags(command: F) -> F:
-    """How to get to a target and be let in: of a command that goes on with what has been asked before."""
-    for each in reversed((*_WAY, *_ASSURED)):
-        command = each(command)
-    return command
+resume_flags = _taking(*_WAY, *_ASSURED)
+"""How to get to a target and be let in: of a command that goes on with what has been asked before."""
 
 
-def probe_flags(command: F) -> F:
-    """How to get to a target and how to speak to it: of a command that asks and plays nothing."""
-    for each in reversed((*_NAMED, *_SPOKEN, *_WAY)):
-        command = each(command)
-    return command
+probe_flags = _taking(*_NAMED, *_SPOKEN, *_WAY)
+"""How to get to a target and how to speak to it: of a command that asks and plays nothing."""
 
 
-def search_flags(command: F) -> F:
-    """The same of a search, which sets the loads itself."""
-    for each in reversed((*_NAMED, *_ASKED)):
-        command = each(command)
-    return command
+search_flags = _taking(*_NAMED, *_ASKED)
+"""The same of a search, which sets the loads itself."""
 
 
 _PIPELINE = (
@@ -276,11 +272,8 @@ _PIPELINE = (
 )
 
 
-def pipeline_flags(command: F) -> F:
-    """The files that a pipeline takes, of every command that judges or reports."""
-    for each in reversed(_PIPELINE):
-        command = each(command)
-    return command
+pipeline_flags = _taking(*_PIPELINE)
+"""The files that a pipeline takes, of every command that judges or reports."""
 
 
 _LIVE = (
@@ -303,11 +296,8 @@ records_flag = option(
 )
 
 
-def live_flags(command: F) -> F:
-    """Who is told while levels are played, and whether a page is left, of every command that plays."""
-    for each in reversed(_LIVE):
-        command = each(command)
-    return command
+live_flags = _taking(*_LIVE)
+"""Who is told while levels are played, and whether a page is left, of every command that plays."""
 
 
 _EXPORTS = (
@@ -324,8 +314,5 @@ _EXPORTS = (
 )
 
 
-def export_flags(command: F) -> F:
-    """Other programs' forms of a result, of every command that has one."""
-    for each in reversed(_EXPORTS):
-        command = each(command)
-    return command
+export_flags = _taking(*_EXPORTS)
+"""Other programs' forms of a result, of every command that has one."""
