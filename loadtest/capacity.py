@@ -246,7 +246,8 @@ class _Play:
         complete = error is None and not self._interrupts.count
         verdict = _verdict(result.searches, result.audits, complete=complete)
         codes = [exit_code(verdict)]
-        if self._levels and not any(level.counts.ok for level in self._levels):
+        tried = [level for level in self._levels if level.counts.scheduled > level.counts.never_sent]
+        if tried and not any(level.counts.ok for level in tried):  # a window may be without any arrival
             codes.append(TargetError.exit_code)
         codes += [error.exit_code] if error else []
         codes += [EXIT_INTERRUPTED] if self._interrupts.count else []

@@ -1,19 +1,19 @@
 """A small service of APIs that no dialect knows: a classifier, an upload, a custom event stream, GraphQL, plain pages.
 
-    python tests/e2e/anything.py
+    python -m tests.e2e.anything
 
 It prints its URL. ``GET /seen`` lists what the requests were and ``GET /forget`` forgets them; it ends when its stdin
 closes.
 """
 
 import json
-import sys
-import threading
 import time
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.e2e.serving import serve
 
 SEEN: list[dict[str, Any]] = []
 
@@ -99,15 +99,5 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
-class Server(ThreadingHTTPServer):
-    """Room for the connections of a level that begins."""
-
-    request_queue_size = 256
-    daemon_threads = True
-
-
 if __name__ == "__main__":
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    sys.stdin.read()
+    serve(Handler)

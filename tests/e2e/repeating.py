@@ -1,6 +1,6 @@
 """A small chat server of several manners, each below a path of its own, that says what it was asked.
 
-    python tests/e2e/repeating.py
+    python -m tests.e2e.repeating
 
 ``/cache`` answers at once what it has answered before, ``/plain`` is slower the second time, ``/random`` never says the
 same. None counts tokens. ``/judge`` is a classifier whose labels are not all good. It prints its URL; it ends when its
@@ -11,10 +11,10 @@ import hashlib
 import itertools
 import json
 import random
-import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.e2e.serving import serve
 
 SEEN: set[bytes] = set()
 FIRST_S, SLOWER_S = 0.02, 0.03
@@ -66,15 +66,5 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Server(ThreadingHTTPServer):
-    """Room for the connections of a level that begins."""
-
-    request_queue_size = 256
-    daemon_threads = True
-
-
 if __name__ == "__main__":
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{server.server_port}", flush=True)
-    sys.stdin.read()
+    serve(Handler)

@@ -84,6 +84,17 @@ def test_a_limit_that_no_load_keeps_is_a_fail(loadtest: Command, limited: str, t
     assert "not shown" in done.stdout
 
 
+def test_a_window_without_an_arrival_decides_nothing(loadtest: Command, limited: str, tmp_path: Path) -> None:
+    loadtest: Command, limited: str, tmp_path: Path
+) -> None:
+    done = loadtest(
+        "capacity", limited, "--slo", "p90(ttft) < 150ms", "--min", "0.01", "--max", "0.02", "--budget", "1s", *QUICK,
+        "-o", "out",
+    )  # fmt: skip
+    assert sum(level["counts"]["scheduled"] for level in the_result(tmp_path / "out")["levels"]) == 0
+    assert done.returncode in (97, 98), done.stderr
+
+
 def test_a_search_ends_with_its_time_and_goes_on_from_its_folder(
     loadtest: Command, limited: str, tmp_path: Path
 ) -> None:

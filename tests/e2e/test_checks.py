@@ -25,8 +25,8 @@ AUDIT = ("--endpoint", "chat", "--audit", "deterministic,cache", *SHORT)
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of a server of several manners."""
-    command = [sys.executable, str(ROOT / "tests" / "e2e" / "repeating.py")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.e2e.repeating"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()

@@ -4,7 +4,7 @@ import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,10 @@ import pytest
 from loadtest import scenario
 from loadtest.redact import MARK
 from tests.conftest import Command
-from tests.e2e.test_rehearsal import Answer, Scripted, answers
+from tests.e2e.scripted import Answer, Scripted, answers
 
 pytestmark = pytest.mark.e2e
 SECRET = "sk-test-0123456789"
-
-
-@pytest.fixture
-def scripted() -> Iterator[Callable[[Answer], Scripted]]:
-    servers: list[Scripted] = []
-
-    def start(answer: Answer) -> Scripted:
-        servers.append(Scripted(answer))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def found(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:

@@ -27,8 +27,8 @@ TICKETS = 'body,tenant\n"It ""broke""",a\nThe second line is one that is longer,
 @pytest.fixture(scope="module")
 def started() -> Iterator[str]:
     """The URL of a small service of APIs that no dialect knows."""
-    command = [sys.executable, str(ROOT / "tests" / "e2e" / "anything.py")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.e2e.anything"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
