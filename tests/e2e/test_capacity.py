@@ -85,8 +85,6 @@ def test_a_limit_that_no_load_keeps_is_a_fail(loadtest: Command, limited: str, t
 
 
 def test_a_window_without_an_arrival_decides_nothing(loadtest: Command, limited: str, tmp_path: Path) -> None:
-    loadtest: Command, limited: str, tmp_path: Path
-) -> None:
     done = loadtest(
         "capacity", limited, "--slo", "p90(ttft) < 150ms", "--min", "0.01", "--max", "0.02", "--budget", "1s", *QUICK,
         "-o", "out",
