@@ -4,6 +4,7 @@ So neither memory nor disk grows without bound over hours: requests are rows on 
 journal that is full is packed (a third of its size), and of a run that keeps a sample, or nothing, it is not kept.
 """
 
+import copy
 import gzip
 import heapq
 import time
@@ -90,6 +91,10 @@ class Keeper:
     def requests(self) -> "list[Record] | Rows":
         """Those of the level that have been taken in; ``Rows`` if they are many, which whoever plays it closes."""
         return self._requests
+
+    def so_far(self) -> "list[Record] | Rows":
+        """``requests`` as they are now, whatever comes to them later."""
+        return copy.copy(self._requests)
 
     def look(self, written: int, *, may_turn: bool) -> bool:
         """Take in what has been written; tells whether the workers are now to go on in a new file.

@@ -49,7 +49,7 @@ from loadtest.target import REACH_S, BundledServer, Facts, GivenURL, ServerOptio
 from loadtest.telemetry.sight import Telemetry, Wanted, Way
 from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
-from loadtest.vigil import Vigil
+from loadtest.vigil import Checkpoints, Vigil
 from loadtest.wire.exchange import TransportName
 from loadtest.wire.origin import Origin, basic, is_loopback, parse, user_of
 from loadtest.wire.origin import resolve as address_of
@@ -222,18 +222,15 @@ class Sitting:
         failure: LoadtestError | None = None
         wiring = _authorized(self._wiring, self._bearer)
 
-        def checkpoint() -> None:
-            # Of a million requests they take some seconds, which nobody who asks to stop has to wait for.
-            if self._interrupts.count:
-                return
-            with contextlib.suppress(KeyboardInterrupt), self._interrupts.at_once():
-                keep(self._figures(level, keeper.requests, None))
+        def so_far(requests: Sequence[Record]) -> LevelResult:
+            return self._figures(level, requests, None)
 
+        checkpoints = Checkpoints(so_far, keep)
         vigil = Vigil(
             keeper,
             self._progress,
             self._asked.abort_on,
-            checkpoint,
+            checkpoints,
             turns=self._engine.turns,
             stall_s=self._asked.stall_timeout_s,
         )
@@ -242,6 +239,8 @@ class Sitting:
                 went = self._engine.play(level, wiring, self._interrupts, vigil.see, self._renewed(wiring, vigil.news))
             except LoadtestError as error:
                 failure = error
+            finally:
+                checkpoints.end(wait=not self._interrupts.count)
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played

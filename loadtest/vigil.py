@@ -1,7 +1,9 @@
 """What is seen to while a level is played: it is shown, its journal kept, its figures saved, and stalls noticed."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from loadtest import abort
 from loadtest.duration import duration_text, span
@@ -9,21 +11,70 @@ from loadtest.engine.orders import Snapshot, Turn
 from loadtest.errors import LoadtestError
 from loadtest.keeping import Keeper
 from loadtest.progress import Progress
+from loadtest.records import Record
 
 CHECKPOINT_S = 60.0
 _SHARE = 20  # writing down the figures so far takes at most one second in so many
 _SILENT_S = 60.0
 
 
+class Checkpoints:
+    """``figures`` of a level's requests so far, which ``keep`` writes down, time and again.
+
+    Of a million requests they take seconds. So they are made in a thread: meanwhile the level is seen to as ever.
+    """
+
+    def __init__(self, figures: Callable[[Sequence[Record]], Any], keep: Callable[[Any], None]) -> None:
+        self._figures = figures
+        self._keep = keep
+        self._next_s = time.monotonic() + CHECKPOINT_S
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._writing = threading.Lock()
+        self._over = False
+
+    def look(self, requests: Callable[[], Sequence[Record]]) -> None:
+        """Begin to make the figures of ``requests``, which nobody else changes, if it is time.
+
+        Raises:
+            LoadtestError: those before could not be written down.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._thread is None and time.monotonic() >= self._next_s and (found := requests()):
+            self._thread = threading.Thread(target=self._make, args=[found], name="loadtest-figures", daemon=True)
+            self._thread.start()
+
+    def end(self, *, wait: bool) -> None:
+        """Write down no more. Whether to ``wait`` for figures that are being made, which nobody needs now."""
+        with self._writing:
+            self._over = True
+        if wait and (thread := self._thread) is not None:
+            thread.join()
+
+    def _make(self, requests: Sequence[Record]) -> None:
+        began = time.monotonic()
+        try:
+            figures = self._figures(requests)
+            with self._writing:
+                if not self._over:
+                    self._keep(figures)
+        except Exception as error:  # noqa: BLE001  # ends the level from the thread that sees to it
+            self._error = error
+        ended = time.monotonic()
+        self._next_s = ended + max(CHECKPOINT_S, _SHARE * (ended - began))
+        self._thread = None
+
+
 class Vigil:
     """Of one level. ``see`` is shown what the workers have counted, and ``news`` is what they are to be told.
 
-    ``checkpoint`` writes down the figures so far. ``turns``: whether workers go on in a new file of the journal.
-    ``stall_s``: how long a target that owes answers may send nothing before that is remarked.
+    ``turns``: whether workers go on in a new file of the journal. ``stall_s``: how long a target that owes answers may
+    send nothing before that is remarked.
     """
 
     def __init__(
-        self, keeper: Keeper, progress: Progress, abort_on: str | None, checkpoint: Callable[[], None], *,
+        self, keeper: Keeper, progress: Progress, abort_on: str | None, checkpoints: Checkpoints, *,
         turns: bool, stall_s: float,
     ) -> None:  # fmt: skip
         self.remarks: list[str] = []
@@ -32,10 +83,9 @@ class Vigil:
         self._keeper = keeper
         self._progress = progress
         self._watch = abort.Watch(abort.parse(abort_on)) if abort_on else None
-        self._checkpoint = checkpoint
+        self._checkpoints = checkpoints
         self._turns = turns
         self._stall_s = max(stall_s, _SILENT_S)
-        self._next_s = time.monotonic() + CHECKPOINT_S
         self._news: Turn | None = None
         self._silent = False
 
@@ -55,11 +105,7 @@ class Vigil:
     def _keep(self, workers: Sequence[Snapshot]) -> None:
         if self._keeper.look(min(worker.turned for worker in workers), may_turn=self._turns):
             self._news = Turn(self._keeper.turned)
-        if (began := time.monotonic()) >= self._next_s:
-            if self._keeper.requests:
-                self._checkpoint()
-            ended = time.monotonic()
-            self._next_s = ended + max(CHECKPOINT_S, _SHARE * (ended - began))
+        self._checkpoints.look(self._keeper.so_far)
 
     def news(self) -> Turn | None:
         """What the workers are to be told, once."""

@@ -18,12 +18,13 @@ import pytest
 
 from loadtest import keeping, vigil
 from loadtest.engine.orders import Snapshot
+from loadtest.errors import ResultError
 from loadtest.glance import Glance
 from loadtest.keeping import Keeper
 from loadtest.progress import Progress
 from loadtest.records import files, records
 from loadtest.recovery import recovered
-from loadtest.result import load
+from loadtest.result import load, write
 from loadtest.run import run
 from loadtest.scenario import Override
 from loadtest.sitting import Options, Sitting
@@ -256,14 +257,13 @@ def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
     tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Sitting._figures
-    asked: list[bool] = []
+    making, over = threading.Event(), threading.Event()
 
     def long(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
-        if judged:
-            asked.append(True)
+        if judged and not making.is_set():
+            making.set()
             os.kill(os.getpid(), signal.SIGINT)
-            threading.Event().wait(60)
-            raise AssertionError("the figures so far were made to their end")
+            assert over.wait(60), "the run waited for the figures so far"
         return made(self, level, found, went, judged=judged)
 
     monkeypatch.setattr(Sitting, "_figures", long)
@@ -273,11 +273,65 @@ def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
         output=tmp_path / "out",
     )  # fmt: skip
     outcome = run(options, Progress(StringIO(), quiet=True))
-    assert asked == [True]
+    assert making.is_set()
     assert outcome.result.exit_code == 130
     assert not outcome.at_once
+    over.set()
+    for thread in threading.enumerate():
+        if thread.name == "loadtest-figures":
+            thread.join()
+    assert load(tmp_path / "out").exit_code == 130, "nothing is written over the result"
     (level,) = outcome.result.levels
     assert level.counts.ok == level.counts.scheduled == len([*records(tmp_path / "out")]), "drained, as by any Ctrl-C"
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_level_is_seen_to_while_its_figures_so_far_are_made(
+    tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Sitting._figures
+    begun, seen = threading.Event(), threading.Event()
+
+    def long(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
+        if judged:
+            begun.set()
+            assert seen.wait(60), "nothing was shown while they were made"
+        return made(self, level, found, went, judged=judged)
+
+    class Look(Spy):
+        def take(self, seen_now: Glance) -> None:
+            super().take(seen_now)
+            if begun.is_set():
+                seen.set()
+
+    monkeypatch.setattr(Sitting, "_figures", long)
+    flags = {"concurrency": "8", "duration": "4s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
+    options = Options(
+        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
+        output=tmp_path / "out",
+    )  # fmt: skip
+    assert run(options, Progress(StringIO(), quiet=True, feeds=[Look(tmp_path / "out")])).error is None
+
+
+@pytest.mark.usefixtures("soon")
+def test_figures_so_far_that_cannot_be_written_end_the_level(
+    tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(now: Any, folder: Path) -> Path:
+        if any(level.goes_on for level in now.levels):
+            raise ResultError(f"cannot write {folder}/result.json: No space left on device; make room there")
+        return write(now, folder)
+
+    monkeypatch.setattr("loadtest.run.write", full)
+    flags = {"concurrency": "8", "duration": "30s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
+    options = Options(
+        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
+        output=tmp_path / "out",
+    )  # fmt: skip
+    outcome = run(options, Progress(StringIO(), quiet=True))
+    assert outcome.result.exit_code == 1
+    assert "No space left on device; make room there" in outcome.result.warnings[-1]
+    assert outcome.result.levels[0].status == "aborted"
 
 
 @pytest.mark.usefixtures("soon")
@@ -308,7 +362,12 @@ def silence(silent_s: float, in_flight: int = 3) -> Snapshot:
 
 def test_a_target_that_goes_silent_is_told_of_once_each_time(tmp_path: Path) -> None:
     watch = vigil.Vigil(
-        Keeper(tmp_path, "all", 1), Progress(StringIO(), quiet=True), None, lambda: None, turns=True, stall_s=60.0
+        Keeper(tmp_path, "all", 1),
+        Progress(StringIO(), quiet=True),
+        None,
+        vigil.Checkpoints(lambda _: None, lambda _: None),
+        turns=True,
+        stall_s=60.0,
     )
     for at_s, silent_s in ((100.0, 50.0), (120.0, 70.0), (130.0, 80.0), (140.0, 0.0), (300.0, 61.0)):
         assert watch.see(at_s, [silence(silent_s), silence(0.0, in_flight=0)]) is None
