@@ -1,23 +1,16 @@
 """The commands: parse, call, print, exit. Nothing heavy is imported before a command needs it."""
 
 import contextlib
-import functools
-import logging
 import os
-import select
-import shlex
-import shutil
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal
 
 import click
 
-from loadtest import __version__
+from loadtest import __version__, cli_results, intent, terminal
 from loadtest.completion import presets
-from loadtest.errors import LoadtestError, ResultError
+from loadtest.errors import ResultError
 from loadtest.flags import (
     UNPLAYED,
     export_flags,
@@ -32,15 +25,6 @@ from loadtest.flags import (
     way_flags,
 )
 from loadtest.headings import Command
-from loadtest.redact import Redactor
-
-if TYPE_CHECKING:
-    from loadtest.exports.wanted import Exports
-    from loadtest.pipeline import Pipeline
-    from loadtest.progress import Progress
-    from loadtest.result import Result
-    from loadtest.run import Outcome
-    from loadtest.sitting import Options
 
 
 class _Commands(click.Group):
@@ -122,27 +106,23 @@ def run(
     loadtest run http://127.0.0.1:8000 -c 1,4,16 -d 30s
     loadtest run http://staging:8000 -s chat -r 20 -o results/before
     """
-    with _exits(verbose) as redact:
+    with terminal.exits(verbose) as redact:
         from loadtest.pipeline import Pipeline
         from loadtest.run import run as play
 
         source = "quickstart" if source is None and url is None else source
         how: dict[str, Any] = {"strict": strict, "on_inconclusive": on_inconclusive, "records": records}
-        options = _options(ctx, flags, url=url, source=source, output=output, **how)
-        _can_write(json_to)
-        exports = _exports(csv, parquet, otlp, mlflow, compat, output, records)
+        options = intent.options(ctx, flags, url=url, source=source, output=output, **how)
+        terminal.can_write(json_to)
+        exports = intent.exports(csv, parquet, otlp, mlflow, compat, output, records)
         pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
         with (
-            _watched(quiet, verbose, json_to, live_json, prometheus) as progress,
-            pipeline.of_failure(options.source or "run", _note, redact),
+            terminal.watched(quiet, verbose, json_to, live_json, prometheus) as progress,
+            pipeline.of_failure(options.source or "run", terminal.note, redact),
         ):
             outcome = play(options, progress)
-        notes = _tell(pipeline, outcome.result, outcome.folder)
-        _print(outcome.result, outcome.folder, json_to, live_json)
-        if not (no_html or outcome.at_once):
-            _keep_page(outcome.result, outcome.folder)
-        if outcome.error is not None:
-            _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
+        notes = pipeline.tell_of(outcome.result, outcome.folder)
+        terminal.leave(outcome, json_to, live_json, no_html=no_html)
         code = outcome.result.exit_code
         try:
             notes = [*exports.make(outcome.result, outcome.folder), *notes]
@@ -152,7 +132,7 @@ def run(
             )
             code = code or error.exit_code
         for note in notes:
-            _note(note)
+            terminal.note(note)
         sys.exit(code)
 
 
@@ -200,17 +180,18 @@ def capacity(
     loadtest capacity http://staging:8000 --axis rate --min 4 --max 64 --slo 'p99(ttft) < 300ms'
     loadtest capacity http://staging:8000 --tier 'fast: p99(ttft) < 200ms' --tier 'usual: p99(ttft) < 1s'
     """
-    with _exits(verbose):
+    with terminal.exits(verbose):
         from loadtest.capacity import capacity as search
         from loadtest.question import of_flags
 
         asked = of_flags(axis, least, most, trials, budget, reserve, replicas, lost, tiers)
         source = "quickstart" if source is None and url is None else source
-        options = _options(ctx, flags, url=url, source=source, output=output, records=records)
-        _can_write(json_to)
-        with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
+        options = intent.options(ctx, flags, url=url, source=source, output=output, records=records)
+        terminal.can_write(json_to)
+        with terminal.watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             outcome = search(options, asked, progress)
-        _leave(outcome, json_to, live_json, no_html=no_html)
+        terminal.leave(outcome, json_to, live_json, no_html=no_html)
+        sys.exit(outcome.result.exit_code)
 
 
 @main.command(short_help="Go on with a run or a search that ended before its time.")
@@ -237,26 +218,27 @@ def resume(
     loadtest resume results/chat-20260101T120000Z --budget 2h
     loadtest resume results/chat-20260101T120000Z --auth-command 'gcloud auth print-access-token'
     """
-    with _exits(verbose):
+    with terminal.exits(verbose):
         from loadtest.result import load
 
-        _can_write(json_to)
+        terminal.can_write(json_to)
         searched = load(folder).capacity is not None
         if budget is not None and not searched:
             raise click.UsageError(f"--budget {budget}: is of a search for capacity, and {folder} holds a run")
-        options = _options(ctx, {**UNPLAYED, **flags}, url=url, source=None, output=folder, resume=True)
-        with _watched(quiet, verbose, json_to, live_json, prometheus) as progress:
+        options = intent.options(ctx, {**UNPLAYED, **flags}, url=url, source=None, output=folder, resume=True)
+        with terminal.watched(quiet, verbose, json_to, live_json, prometheus) as progress:
             if searched:
                 from loadtest.capacity import capacity as search
                 from loadtest.question import Question
 
-                budget_s = _seconds("--budget", budget)
+                budget_s = intent.seconds("--budget", budget)
                 outcome = search(options, Question() if budget_s is None else Question(budget_s=budget_s), progress)
             else:
                 from loadtest.run import run as play
 
                 outcome = play(options, progress)
-        _leave(outcome, json_to, live_json, no_html=no_html)
+        terminal.leave(outcome, json_to, live_json, no_html=no_html)
+        sys.exit(outcome.result.exit_code)
 
 
 @main.command(short_help="Find out what an endpoint speaks and takes.")
@@ -280,18 +262,18 @@ def probe(
     loadtest probe https://gateway/v1/chat/completions --model small -v
     loadtest probe http://staging:8000 --json - | jq .checks
     """
-    with _exits():
+    with terminal.exits():
         from loadtest.probe import probe as ask
         from loadtest.progress import Progress
 
-        _can_write(json_to)
+        terminal.can_write(json_to)
         with contextlib.closing(Progress(sys.stderr, quiet=quiet)) as progress:
-            found = ask(_options(ctx, {**UNPLAYED, **flags}, url=url, source=source), progress, raw=verbose)
-        with _reader_may_leave():
-            if _wants_table(found, json_to):
+            found = ask(intent.options(ctx, {**UNPLAYED, **flags}, url=url, source=source), progress, raw=verbose)
+        with terminal.reader_may_leave():
+            if terminal.wants_table(found, json_to):
                 from loadtest.reports.probe import text
 
-                click.echo(text(found, *_paper()), nl=False)
+                click.echo(text(found, *terminal.paper()), nl=False)
         sys.exit(0 if found.reason is None else 1)
 
 
@@ -319,24 +301,24 @@ def plan(
     loadtest plan -s rag-8k --price-in 0.5 --price-out 1.5
     loadtest plan -s chat --json - | jq .estimate
     """
-    with _exits():
+    with terminal.exits():
         from loadtest.forecast import Prices
         from loadtest.preview import preview
 
-        _can_write(json_to)
+        terminal.can_write(json_to)
         priced = price_in is not None or price_out is not None
         found, resolved = preview(
             url,
             "quickstart" if source is None and url is None else source,
-            _overrides(ctx, scenario_flags),
+            intent.overrides(ctx, scenario_flags),
             workers,
             Prices(price_in or 0.0, price_out or 0.0) if priced else None,
         )
-        with _reader_may_leave():
-            if _wants_table(found, json_to):
+        with terminal.reader_may_leave():
+            if terminal.wants_table(found, json_to):
                 from loadtest.reports.plan import text
 
-                click.echo(text(found, resolved, *_paper()), nl=False)
+                click.echo(text(found, resolved, *terminal.paper()), nl=False)
 
 
 @main.group(invoke_without_command=True, short_help="List, show or copy the scenarios that come with the tool.")
@@ -362,7 +344,7 @@ def list_scenarios() -> None:
     loadtest scenarios list | cut -f1
     loadtest scenarios list | grep -i prefix
     """
-    with _exits(), _reader_may_leave():
+    with terminal.exits(), terminal.reader_may_leave():
         from loadtest.scenario import presets
 
         found = presets()
@@ -382,7 +364,7 @@ def show_scenario(name: str) -> None:
     loadtest scenarios show chat > mine.yaml
     loadtest scenarios show mlperf-llama2-70b-server | head -20
     """
-    with _exits(), _reader_may_leave():
+    with terminal.exits(), terminal.reader_may_leave():
         from loadtest.scenario import find
 
         click.echo(find(name).read_text("utf-8"), nl=False)
@@ -399,7 +381,7 @@ def copy_scenario(name: str, destination: Path | None) -> None:
     loadtest scenarios copy chat ./mine.yaml
     loadtest scenarios copy soak ~/scenarios
     """
-    with _exits():
+    with terminal.exits():
         from loadtest.scenario.catalog import copy
 
         click.echo(copy(name, destination))
@@ -415,175 +397,12 @@ def schema(of: str) -> None:
     loadtest schema result > result.schema.json
     loadtest schema | jq '.properties | keys'
     """
-    with _reader_may_leave():
+    with terminal.reader_may_leave():
         import json
 
         from loadtest import result, scenario
 
         click.echo(json.dumps((scenario if of == "scenario" else result).schema(), indent=2, ensure_ascii=False))
-
-
-@main.command(short_help="Print the table of an earlier run again, or draw it.")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR…", type=click.Path(path_type=Path))
-@option("--json", "json_to", metavar="-|FILE", help="Write result.json there; - is stdout, instead of the table.")
-@click.option(
-    "--html", is_flag=False, flag_value="", metavar="[FILE]", help="Write the page; without FILE, into DIR again."
-)
-@click.option("--png", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw each chart there.")
-@click.option("--svg", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The same, to any size.")
-@export_flags
-@pipeline_flags
-def report(
-    folders: tuple[Path, ...], json_to: str | None, html: str | None, png: Path | None, svg: Path | None,
-    junit: Path | None, markdown: Path | None, csv: Path | None, parquet: Path | None, otlp: str | None,
-    mlflow: str | None, compat: tuple[str, Path] | None,
-) -> None:  # fmt: skip
-    """Print the table of a result folder, also of a run that was interrupted or killed; or write its page and charts.
-
-    Of several folders it is one page that lays them over each other, report.html here if no FILE is named; what their
-    conditions differ in stands first. Whether one is worse than another is what compare tells.
-
-    \b
-    loadtest report results/quickstart-20260101T120000Z
-    loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
-    loadtest report results/before --html before.html --png charts
-    loadtest report results/before results/after --html both.html
-    loadtest report results/before --csv levels.csv --parquet requests.parquet
-    """
-    with _exits():
-        from loadtest.recovery import recovered
-
-        if len(folders) > 1 and (json_to or junit or markdown or csv or parquet or otlp or mlflow or compat):
-            raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
-        if html is not None or png or svg or len(folders) > 1:
-            page = html is not None or not (png or svg)
-            if _draw(folders, Path(html) if html else None, png, svg, page=page) > 1:
-                return
-        from loadtest.pipeline import Pipeline
-
-        folder = folders[0]
-        result = recovered(folder)
-        exports = _exports(csv, parquet, otlp, mlflow, compat, kept=result.records)
-        notes = _tell(Pipeline.of(junit, markdown, os.environ), result, folder)
-        _print(result, folder, json_to)
-        for note in [*exports.make(result, folder), *notes]:
-            _note(note)
-
-
-@main.command(short_help="Say what limited each level of an earlier run.")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@option("--json", "json_to", metavar="-|FILE", help="Write it there as JSON; - is stdout, instead of the text.")
-def explain(folder: Path, json_to: str | None) -> None:
-    """Print what limited each level of a result folder, the heaviest first, with the figures that say so: the client,
-    waiting before the server, its queue, its key/value cache, prefill, decode, the GPU's power, or nothing at all.
-
-    It rests on what the server and the GPUs told while the levels were played (run --metrics, --gpu, --dcgm), and says
-    what it would have needed where it cannot tell.
-
-    \b
-    loadtest explain results/quickstart-20260101T120000Z
-    loadtest explain results/before --json - | jq .levels[0].findings
-    loadtest explain results/before --json why.json
-    """
-    with _exits():
-        from loadtest.explain import explain as reasons
-        from loadtest.recovery import recovered
-
-        _can_write(json_to)
-        result = recovered(folder)
-        found = reasons(result)
-        with _reader_may_leave():
-            if _wants_table(found, json_to):
-                from loadtest.reports.explain import text
-
-                click.echo(text(found, result, *_paper()), nl=False)
-
-
-@main.command(short_help="Compare two runs, or several of each side: is it a regression?")
-@click.argument("named", nargs=-1, metavar="BASE… [vs] CANDIDATE…")
-@click.option("--tolerance", default="5%", show_default=True, metavar="SHARE", help="How much worse a figure may get.")
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    metavar="NAME",
-    help="Compare this figure, such as p99(ttft); repeatable. [default: rates, p50 and p99 of times, error_rate]",
-)
-@click.option("--allow-unlike", is_flag=True, help="Compare also what was measured under other conditions.")
-@option(
-    "--baseline-dir", type=click.Path(path_type=Path), metavar="DIR", help="Where named baselines lie; BASE is one."
-)
-@click.option("--save-baseline", metavar="NAME", help="Keep CANDIDATE there, if there is no regression or no BASE.")
-@click.option("--run", "in_turn", is_flag=True, help="The sides are two URLs: play them in turn, then compare.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=4, show_default=True, help="With --run: runs of each.")
-@scenario_flags
-@way_flags
-@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="With --run: a new folder.")
-@option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
-@live_flags
-@pipeline_flags
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.pass_context
-def compare(
-    ctx: click.Context, /, named: tuple[str, ...], tolerance: str, metrics: tuple[str, ...], allow_unlike: bool,
-    baseline_dir: Path | None, save_baseline: str | None, in_turn: bool, rounds: int, output: Path | None,
-    json_to: str | None, junit: Path | None, markdown: Path | None, quiet: bool,
-    live_json: str | None, prometheus: str | None, no_html: bool,
-    **flags: Any,
-) -> None:  # fmt: skip
-    """Compare result folders, figure by figure, and exit 99 if CANDIDATE is worse than BASE, 98 if that cannot be told.
-
-    A side is a folder that run has made, several of them (then with the word vs between the sides), or a folder with
-    several in it. Conditions that differ are named, and refused without --allow-unlike. A change has a confidence
-    interval: from four runs a side on by how these differ, of fewer by the requests within them too.
-
-    \b
-    loadtest compare results/before results/after
-    loadtest compare results/before-* vs results/after-* --tolerance 3%
-    loadtest compare --baseline-dir baselines main results/after --save-baseline main
-    loadtest compare --run http://old:8000 http://new:8000 -s chat -c 8 -d 60s
-    """
-    with _exits() as redact:
-        from loadtest import baselines
-        from loadtest.compare import compare as decide
-        from loadtest.comparison import measure, share, sides
-        from loadtest.pipeline import Pipeline
-        from loadtest.reports import comparison as shown
-
-        _can_write(json_to)
-        if save_baseline is not None and baseline_dir is None:
-            raise click.UsageError("--save-baseline: say where with --baseline-dir")
-        kept = None if baseline_dir is None or save_baseline is None else baselines.place(baseline_dir, save_baseline)
-        if kept and len(named) == 1 and not in_turn:
-            click.echo(baselines.save([Path(named[0])], kept))
-            return
-        base, candidate = sides(named)
-        tolerated, asked = share(tolerance), [measure(name) for name in metrics]
-        pipeline = Pipeline.of(junit, markdown, os.environ, within=output)
-        with pipeline.of_failure("compare", _note, redact):
-            if in_turn:
-                with _watched(quiet, 0, json_to, live_json, prometheus) as progress:
-                    folders = _played_in_turn(ctx, flags, base, candidate, rounds, output, progress, page=not no_html)
-            else:
-                _only_with_run(ctx)
-                folders = (
-                    [baselines.find(Path(name), baseline_dir) for name in base],
-                    [Path(name) for name in candidate],
-                )
-            runs = [baselines.runs(side) for side in folders]
-            found = decide(runs[0], runs[1], tolerated, asked, allow_unlike=allow_unlike)
-        notes = pipeline.tell("compare", shown.cases(found), shown.markdown(found))
-        with _reader_may_leave():
-            if _wants_table(found, json_to) and not (in_turn and live_json == "-"):
-                click.echo(shown.table(found, *_paper()), nl=False)
-        if kept:
-            if found.outcome == "PASS":
-                notes.append(f"kept as baseline: {baselines.save(folders[1], kept)}")
-            else:
-                notes.append(f"not kept as baseline {save_baseline}: that it is no regression is not certain")
-        for note in notes:
-            _note(note)
-        sys.exit(found.exit_code)
 
 
 @main.command(short_help="Measure what this machine can carry.")
@@ -602,337 +421,21 @@ def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> N
     loadtest calibrate --quick --save
     loadtest calibrate --json calibration.json
     """
-    with _exits():
+    with terminal.exits():
         from loadtest import calibration
         from loadtest.calibrate import calibrate as measure
         from loadtest.progress import Progress
 
-        _can_write(json_to)
+        terminal.can_write(json_to)
         found = measure(Progress(sys.stderr, quiet=quiet), quick=quick)
-        with _reader_may_leave():
-            if _wants_table(found.document(), json_to):
+        with terminal.reader_may_leave():
+            if terminal.wants_table(found.document(), json_to):
                 from loadtest.reports.calibration import table
 
-                click.echo(table(found, *_paper()), nl=False)
+                click.echo(table(found, *terminal.paper()), nl=False)
         if save:
             click.echo(f"saved: {calibration.save(found)}", err=True)
 
 
-def _played_in_turn(
-    ctx: click.Context, flags: dict[str, Any], base: list[str], candidate: list[str], rounds: int,
-    output: Path | None, progress: "Progress", *, page: bool,
-) -> tuple[list[Path], list[Path]]:  # fmt: skip
-    """The folders of both sides, played now."""
-    from loadtest.result import load
-    from loadtest.turns import in_turn
-
-    if len(base) != 1 or len(candidate) != 1:
-        raise click.UsageError("--run takes two URLs, that of the base and that of the candidate")
-    options = _options(ctx, flags, url=base[0], source=flags.pop("source"), output=output)
-    if options.wanted.metrics not in (None, "off"):
-        raise click.UsageError("--metrics URL is of one server, and --run plays two: leave it out, or give off")
-    folders = in_turn(options, candidate[0], rounds, progress)
-    for folder in (*folders[0], *folders[1]) if page else ():
-        _keep_page(load(folder), folder)
-    return folders
-
-
-def _only_with_run(ctx: click.Context) -> None:
-    """See that nothing is asked of a run that will not be."""
-    own = ("tolerance", "metrics", "allow_unlike", "baseline_dir", "save_baseline", "json_to", "junit", "markdown")
-    for each in ctx.command.params:
-        given = ctx.get_parameter_source(each.name or "") is click.core.ParameterSource.COMMANDLINE
-        if isinstance(each, click.Option) and given and each.name not in own:
-            raise click.UsageError(f"{max(each.opts, key=len)} is for --run, and the sides are folders here")
-
-
-def _options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
-    """What to play, by the ``flags`` of ``scenario_flags`` and ``way_flags``, all of them."""
-    from loadtest.sitting import Options
-    from loadtest.telemetry.sight import Wanted
-    from loadtest.wire.tls import Tls
-
-    way = {name: flags.pop(name) for name in ("transport", "proxy", "traceparent", "workers", "cluster")}
-    names = ("cacert", "cert", "key", "insecure", "key_password")
-    return Options(
-        redact=ctx.obj,
-        **_who(ctx, flags),
-        run_header=not flags.pop("no_run_header"),
-        confirm=_confirmed(yes=flags.pop("yes")),
-        headers=tuple(_pair(text, ":", "-H", "'Name: value'") for text in flags.pop("headers")),
-        labels=dict(_pair(text, "=", "--label", "key=text") for text in flags.pop("labels")),
-        tls=Tls(*(flags.pop(name) for name in names)),
-        rehearse=not flags.pop("no_rehearsal"),
-        wanted=Wanted(flags.pop("server_metrics"), flags.pop("gpu"), flags.pop("dcgm")),
-        wait_ready_s=_seconds("--wait-ready", flags.pop("wait_ready")),
-        overrides=_overrides(ctx, flags),  # what is left of them is the scenario's
-        command=("loadtest", *map(shlex.quote, sys.argv[1:])),
-        **way,
-        **given,
-    )
-
-
-def _who(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
-    """How we say who we are. A flag stands above a variable that says it in another way."""
-    from loadtest.credentials import RENEWED_EVERY_S, Bearer
-
-    found = {name: flags.pop(name) for name in ("api_key", "basic", "auth_command")}
-    typed = [name for name in found if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
-    if typed or any(text.partition(":")[0].strip().lower() == "authorization" for text in flags["headers"]):
-        found = {name: value if name in typed else None for name, value in found.items()}
-    every_s = _seconds("--auth-refresh", flags.pop("auth_refresh"))
-    if every_s is not None and every_s < 1:
-        raise click.UsageError("--auth-refresh: more often than once a second; write for example 5m")
-    command = found["auth_command"]
-    if command and " " in command:
-        ctx.obj.learn([command], least=command.index(" ") + 2)  # its arguments may hold a password, and no name does
-    return {
-        "api_key": (found["api_key"] or "").strip() or None,
-        "basic": found["basic"],
-        "bearer": None if command is None else Bearer(command, every_s or RENEWED_EVERY_S, ctx.obj),
-    }
-
-
-def _confirmed(*, yes: bool) -> Callable[[str], bool] | None:
-    """Who is asked whether much may be sent; None where nobody is there."""
-
-    @functools.cache  # of runs in turn each asks the same
-    def ask(question: str) -> bool:
-        click.echo(f"{question}. Go on? [y/N] ", nl=False, err=True)
-        # A Ctrl-C just before a read begins is not seen until the read ends: so it begins when there is text.
-        while sys.platform != "win32" and not select.select([sys.stdin], [], [], 0.1)[0]:
-            pass
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-    if yes:
-        return lambda _: True
-    return ask if sys.stdin.isatty() and sys.stderr.isatty() else None
-
-
-def _seconds(flag: str, text: str | None) -> float | None:
-    from loadtest.duration import duration
-
-    try:
-        return None if text is None else duration(text)
-    except ValueError as error:
-        raise click.UsageError(f"{flag} {text}: {error}") from None
-
-
-def _overrides(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
-    """What flags and LOADTEST_* variables say of the scenario, as text, with where it was said."""
-    from loadtest.scenario.model import Override
-
-    found = {}
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        value = flags.get(name)
-        if value in (None, ()) or not isinstance(parameter, click.Option):
-            continue
-        by_flag = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        origin = max(parameter.opts, key=len) if by_flag else str(parameter.envvar)
-        if name == "no_stream":
-            found["stream"] = Override("false" if value else "true", origin)
-        elif name in ("slo", "warn"):
-            found[name] = Override("\n".join(value), origin)
-        else:
-            found[name] = Override(str(value), origin)
-    loads = [name for name in ("concurrency", "rate", "trace") if name in found]
-    if any(found[name].origin.startswith("-") for name in loads):
-        for name in loads:  # one load, not two: the flag wins over the variable
-            if not found[name].origin.startswith("-"):
-                del found[name]
-    return found
-
-
-def _pair(text: str, separator: str, flag: str, form: str) -> tuple[str, str]:
-    name, found, value = text.partition(separator)
-    if not found or not name.strip() or any(sign in text for sign in "\r\n"):
-        raise click.UsageError(f"{flag}: not of the form {form}")
-    return name.strip(), value.strip()
-
-
-def _tell(pipeline: "Pipeline", result: "Result", folder: Path) -> list[str]:
-    """Write what the pipeline takes; returns the lines for the end of its log."""
-    from loadtest.reports.cases import cases
-    from loadtest.reports.markdown import markdown
-
-    name = result.conditions.scenario.name
-    return pipeline.tell(name, cases(result), markdown(result, str(folder)), result.started_at)
-
-
-def _exports(
-    csv: Path | None, parquet: Path | None, otlp: str | None, mlflow: str | None, compat: tuple[str, Path] | None,
-    within: Path | None = None, kept: Literal["all", "sampled", "none"] = "all",
-) -> "Exports":  # fmt: skip
-    """The exports that are asked for, seen to be possible."""
-    from loadtest.exports.wanted import Exports
-
-    asked = Exports(csv, parquet, otlp, mlflow, compat[1] if compat else None)
-    asked.check(within, kept)
-    return asked
-
-
-def _note(line: str) -> None:
-    """To stderr, with its colour: the log of a pipeline is no terminal, and shows it all the same."""
-    click.echo(line, err=True, color=not os.environ.get("NO_COLOR"))
-
-
-@contextlib.contextmanager
-def _watched(
-    quiet: bool, verbose: int, json_to: str | None, live_json: str | None, prometheus: str | None
-) -> Iterator["Progress"]:
-    """What shows how a run goes; the terminal is as it was afterwards, whatever happens."""
-    from loadtest.feeds import Exposition, JsonLines
-    from loadtest.progress import Feed, Progress
-
-    if live_json == "-" and json_to == "-":
-        raise click.UsageError("--json - and --live-json - both take stdout: give one of them a file")
-    feeds: list[Feed] = [] if live_json is None else [JsonLines(live_json, _note)]
-    feeds += [] if prometheus is None else [Exposition(prometheus)]
-    with contextlib.closing(Progress(sys.stderr, quiet=quiet, feeds=feeds, keys=True, lines=verbose > 0)) as progress:
-        yield progress
-
-
-def _draw(folders: Sequence[Path], to: Path | None, png: Path | None, svg: Path | None, *, page: bool) -> int:
-    """Write what was asked for of one run or of several over each other, and say where on stderr; how many it was."""
-    from loadtest.page import pictures, read, write
-
-    runs = read(folders)
-    if page:
-        click.echo(f"page: {write(runs, to)}", err=True)
-    if png is not None:
-        for path in pictures(runs, png, "png"):
-            click.echo(f"chart: {path}", err=True)
-    if svg is not None:
-        for path in pictures(runs, svg, "svg"):
-            click.echo(f"chart: {path}", err=True)
-    return len(runs)
-
-
-def _leave(outcome: "Outcome", json_to: str | None, live_json: str | None, *, no_html: bool) -> NoReturn:
-    """Print what came of it, leave its page, and exit."""
-    _print(outcome.result, outcome.folder, json_to, live_json)
-    if not (no_html or outcome.at_once):
-        _keep_page(outcome.result, outcome.folder)
-    if outcome.error is not None:
-        _refuse(f"{outcome.result.warnings[-1]}{outcome.error.pointer}")
-    sys.exit(outcome.result.exit_code)
-
-
-def _keep_page(result: "Result", folder: Path) -> None:
-    """Leave report.html beside the result. The figures are safe without it, so the run does not fail by it."""
-    from loadtest.page import of, write
-
-    try:
-        write([of(result, folder)])
-    except ResultError as error:
-        click.echo(f"warning: there is no page: {error}", err=True)
-
-
-def _print(result: "Result", folder: Path, json_to: str | None, live_json: str | None = None) -> None:
-    with _reader_may_leave():
-        if _wants_table(result, json_to) and live_json != "-":
-            if result.capacity is None:
-                from loadtest.reports.console import table
-            else:
-                from loadtest.reports.capacity import table
-
-            click.echo(table(result, *_paper(), str(folder)), nl=False)
-
-
-@contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """Whoever reads our stdout may have enough of it; the exit code is the run's all the same.
-
-    Raises:
-        ResultError: stdout cannot be written for another reason, such as a full disk.
-    """
-    try:
-        yield
-    except OSError as error:
-        # What is left to be flushed at the interpreter's end goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise ResultError(f"cannot write to stdout: {error.strerror or error}; send it elsewhere") from None
-
-
-def _can_write(json_to: str | None) -> None:
-    """See beforehand that --json can be obeyed: a run is too long to find out after it."""
-    if json_to is None or json_to == "-":
-        return
-    try:
-        Path(json_to).open("ab").close()
-    except OSError as error:
-        raise click.UsageError(f"--json {json_to}: {error.strerror}; name a file that can be written") from None
-
-
-def _wants_table(figures: object, json_to: str | None) -> bool:
-    """Write ``figures`` as JSON where that was asked for; tells whether stdout is still free for a table."""
-    if json_to is None:
-        return True
-    import msgspec
-
-    text = msgspec.json.format(msgspec.json.encode(figures), indent=2)
-    if json_to == "-":
-        click.echo(text)
-        return False
-    try:
-        Path(json_to).write_bytes(text + b"\n")
-    except OSError as error:
-        raise click.FileError(json_to, error.strerror or str(error)) from None
-    return True
-
-
-def _paper() -> tuple[int, bool]:
-    """The width of a table on stdout, and whether it may have colour."""
-    terminal = sys.stdout.isatty()
-    # shutil's, because some terminals say that they are 0 wide
-    width = click.formatting.FORCED_WIDTH or (shutil.get_terminal_size().columns if terminal else 140)
-    return width, terminal and not os.environ.get("NO_COLOR")
-
-
-def _refuse(words: str) -> None:
-    """Why not, on stderr."""
-    click.echo(f"error: {_harmless(words)}", err=True)
-
-
-def _harmless(text: str) -> str:
-    """The text in all its lines: what a server put among them steers no terminal."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in text)
-
-
-@contextlib.contextmanager
-def _exits(verbose: int = 0) -> Iterator[Redactor]:
-    """One clear message and the right exit code for everything that can go wrong, and a log on stderr.
-
-    Nothing of what the redactor within has learned is shown, not even by a bug of ours.
-    """
-    click.get_current_context().obj = redact = Redactor()
-    log = logging.StreamHandler()
-    log.setFormatter(_Redacting(redact))
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, handlers=[log])
-    try:
-        yield redact
-    except LoadtestError as error:
-        _refuse(f"{redact(str(error))}{error.pointer}")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
-        raise
-    except Exception:  # noqa: BLE001  # a bug of ours, told as Python does, but for the secrets
-        click.echo(redact(traceback.format_exc()), err=True, nl=False)
-        click.echo("error: that is a bug in loadtest; please report it", err=True)
-        sys.exit(1)
-
-
-class _Redacting(logging.Formatter):
-    """Lines of a log, tracebacks in it and all, without secrets."""
-
-    def __init__(self, redact: Redactor) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._redact = redact
-
-    def format(self, record: logging.LogRecord) -> str:
-        return _harmless(self._redact(super().format(record)))
+for each in (cli_results.report, cli_results.explain, cli_results.compare):
+    main.add_command(each)

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from loadtest.errors import LoadtestError, ResultError, UsageError
 from loadtest.reports import annotations
-from loadtest.reports.cases import Case, no_result
+from loadtest.reports.cases import Case, cases, no_result
 from loadtest.reports.junit import junit
-from loadtest.reports.markdown import document, head
+from loadtest.reports.markdown import document, head, markdown
+from loadtest.result import Result
 
 # GitHub takes no more for one step, and rather nothing than a part of it.
 MOST_SUMMARY_BYTES = 1024 * 1024
@@ -63,6 +64,11 @@ class Pipeline(NamedTuple):
             _write(self.markdown, comment)
         noted = [] if self.summary is None else _append(self.summary, comment)
         return noted + (self.annotate(cases) if self.annotate else [])
+
+    def tell_of(self, result: Result, folder: Path) -> list[str]:
+        """The same of the ``result`` that lies in ``folder``."""
+        comment = markdown(result, str(folder))
+        return self.tell(result.conditions.scenario.name, cases(result), comment, result.started_at)
 
     @contextlib.contextmanager
     def of_failure(self, name: str, log: Callable[[str], None], redact: Callable[[str], str] = str) -> Iterator[None]:

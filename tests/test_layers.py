@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 # Top down. A room may import from its own floor and from those below.
 FLOORS = [
-    {"cli", "__main__", "completion", "flags", "headings"},
+    {"cli", "__main__", "cli_results", "intent", "terminal", "completion", "flags", "headings"},
     {"page"},
     {"baselines", "turns"},
     {"recovery", "preview", "pipeline"},

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from loadtest import cli
+from loadtest import cli, terminal
 from loadtest import page as files
 from loadtest.errors import ResultError
 from loadtest.records import Record
@@ -311,5 +311,5 @@ def test_a_page_that_cannot_be_written_costs_no_run_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    cli._keep_page(a_run().result, tmp_path / "file")
+    terminal.keep_page(a_run().result, tmp_path / "file")
     assert "warning: there is no page: cannot write" in capsys.readouterr().err
