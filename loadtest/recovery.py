@@ -22,6 +22,8 @@ from loadtest.scenario.model import Scenario
 from loadtest.sitting import RESOLVED
 from loadtest.slo import parse, tightest_ms
 from loadtest.summary import summarise
+from loadtest.telemetry import trail
+from loadtest.telemetry.account import with_sight
 from loadtest.verdict import overall
 from loadtest.workload.model import Rows, Workload
 
@@ -43,10 +45,12 @@ def recovered(folder: Path) -> Result:
     levels, slos = _levels(asked, result), [parse(text) for text in asked.slo]
     alerts = [alert.parse(text) for text in asked.warn]
     found: dict[int, LevelResult] = {}
-    sent = prompts([])
+    sent, sighted = prompts([]), trail.read(folder)
     for index, requests in sorted(_requests(folder).items()):
         if index in missing:
             figures = summarise(levels[index], requests, None, sent, tightest_ms(slos))
+            if sighted is not None and sighted.setting.level == index:
+                figures = with_sight(figures, requests, sighted)
             found[index] = judge([Played(levels[index], figures, requests, None)], slos)
         sent = np.union1d(sent, prompts(requests))
         if not isinstance(requests, list):

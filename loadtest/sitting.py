@@ -46,6 +46,7 @@ from loadtest.sizing import sized
 from loadtest.slo import Slo, tightest_ms
 from loadtest.statement import Axis
 from loadtest.target import REACH_S, BundledServer, Facts, GivenURL, ServerOptions, Target
+from loadtest.telemetry import trail
 from loadtest.telemetry.sight import Telemetry, Wanted, Way
 from loadtest.trace import HEADER
 from loadtest.verdict import OnInconclusive, refusals, some
@@ -223,7 +224,7 @@ class Sitting:
         wiring = _authorized(self._wiring, self._bearer)
 
         def so_far(requests: Sequence[Record]) -> LevelResult:
-            return self._figures(level, requests, None)
+            return watching.of(self._figures(level, requests, None), requests, None)
 
         checkpoints = Checkpoints(so_far, keep)
         vigil = Vigil(
@@ -234,9 +235,11 @@ class Sitting:
             turns=self._engine.turns,
             stall_s=self._asked.stall_timeout_s,
         )
-        with self._telemetry.watching() as watching:
+        with self._telemetry.watching(level.index, self.folder) as watching:
             try:
-                went = self._engine.play(level, wiring, self._interrupts, vigil.see, self._renewed(wiring, vigil.news))
+                went = self._engine.play(
+                    level, wiring, self._interrupts, vigil.see, self._renewed(wiring, vigil.news), watching.begun
+                )
             except LoadtestError as error:
                 failure = error
             finally:
@@ -455,6 +458,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
             )
             with contextlib.closing(sitting):
                 yield sitting
+            trail.forget(folder)
 
 
 def told_by_url(url: str | None, source: str | None, overrides: dict[str, Override]) -> dict[str, Override]:

@@ -24,7 +24,7 @@ import msgspec
 
 from loadtest.endpoints.pattern import Upload
 from loadtest.engine import cluster_worker
-from loadtest.engine.crew import Crew, Interrupts, Renewed, Seen
+from loadtest.engine.crew import Begun, Crew, Interrupts, Renewed, Seen
 from loadtest.engine.journal import Journal
 from loadtest.engine.orders import Prepare, Wiring
 from loadtest.engine.remote import GONE, LEAVE_S, Remote, call, short
@@ -176,8 +176,9 @@ class ClusterEngine(Crew):
         return PERIOD_S + 4 * max(worker.slowest_s for worker in self._workers) + self.size / CALLS_A_S
 
     def play(
-        self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen, renewed: Renewed | None = None
-    ) -> LevelRun:
+        self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen, renewed: Renewed | None = None,
+        begun: Begun | None = None,
+    ) -> LevelRun:  # fmt: skip
         """As of every crew; the workers' records come into the journal here.
 
         Raises:
@@ -187,7 +188,7 @@ class ClusterEngine(Crew):
         self._heard, self._attended = queue.SimpleQueue(), []
         with contextlib.closing(Journal(wiring.journal)) as self._journal:
             try:
-                return super().play(level, wiring, interrupts, seen, renewed)
+                return super().play(level, wiring, interrupts, seen, renewed, begun)
             except BaseException:
                 for each in self._attended:
                     each.cancel()

@@ -24,6 +24,8 @@ T = TypeVar("T")
 Seen = Callable[[float, Sequence[Snapshot]], str | None]
 # What the workers are to be told besides, as far as they have not been: a new token, a new file of the journal.
 Renewed = Callable[[], str | Turn | None]
+# Told the common t0 (perf_counter_ns), as soon as the workers are.
+Begun = Callable[[int], None]
 
 
 class Interrupts:
@@ -95,8 +97,9 @@ class Crew(abc.ABC):
         return health
 
     def play(
-        self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen, renewed: Renewed | None = None
-    ) -> LevelRun:
+        self, level: Level, wiring: Wiring, interrupts: Interrupts, seen: Seen, renewed: Renewed | None = None,
+        begun: Begun | None = None,
+    ) -> LevelRun:  # fmt: skip
         """Play one level on all workers, from a common instant to the last record.
 
         Raises:
@@ -118,6 +121,8 @@ class Crew(abc.ABC):
         began = datetime.now(UTC) + timedelta(seconds=self.start_ahead_s)
         for number in range(count):
             self._say(number, Start(self._t0(number, t0)))
+        if begun is not None:
+            begun(t0)
         aborted = self._listen(
             heard, lambda said: _last(said, Done) is not None, interrupts, seen, renewed, playing=True
         )

@@ -1,9 +1,9 @@
 """What watches the levels of a run: the server's metrics, its GPUs, this host; and what cannot be watched, and why."""
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,11 +12,11 @@ from loadtest.errors import UsageError
 from loadtest.level import LevelRun
 from loadtest.records import Record
 from loadtest.result import LevelResult
-from loadtest.telemetry import dcgm, figures, here, names, tokens
-from loadtest.telemetry.figures import Looks, Span
+from loadtest.telemetry import dcgm, here, names, tokens
+from loadtest.telemetry.account import with_sight
 from loadtest.telemetry.nvml import Nvml
 from loadtest.telemetry.scrape import Place, beside, given, text
-from loadtest.telemetry.throttle import REASONS
+from loadtest.telemetry.trail import Eye, Look, Setting, Sighted, Trail
 from loadtest.telemetry.watch import Seen, Unseen, Watch
 from loadtest.wire.origin import Origin
 from loadtest.wire.proxy import Proxy
@@ -25,9 +25,7 @@ from loadtest.wire.tls import Tls
 OFF = "off"
 _TRITON_PORT = 8002
 _TRITON = ("triton", "kserve")
-_SERVER = "server"
-_Eye = Literal["server", "gpus", "host"]
-_CALLED: dict[_Eye, str] = {"server": "the server's metrics", "gpus": "the GPUs", "host": "this host"}
+_CALLED: dict[Eye, str] = {"server": "the server's metrics", "gpus": "the GPUs", "host": "this host"}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -65,7 +63,7 @@ class _Server:
             self.kind = self.kind or names.kind_of(found)
             if self.kind is None:
                 raise Unseen(f"{self.place.url} has no metrics of a server that is known here")
-            return {_SERVER: names.read(found, self.kind)}
+            return {self.kind: names.read(found, self.kind)}
         except ValueError as error:
             raise Unseen(f"{self.place.url}: {error}") from None
 
@@ -89,57 +87,40 @@ class _Dcgm:
 class Watching:
     """What is seen during one level. ``missing`` says what was not, and why."""
 
-    def __init__(self, telemetry: "Telemetry", watches: dict[_Eye, Watch]) -> None:
+    def __init__(self, telemetry: "Telemetry", level: int, watches: dict[Eye, Watch], trail: Trail) -> None:
         self._telemetry = telemetry
         self._watches = watches
+        self._trail = trail
+        self._index = level
+        self._setting: Setting | None = None
         self.missing: list[str] = []
 
-    def of(self, level: LevelResult, records: Sequence[Record], run: LevelRun | None) -> LevelResult:
-        """The figures of the level with what was seen, and its tokens held against the server's.
-
-        Where the server has counted fewer than it has told, the figures rest on nothing, and are not valid.
-        """
-        if run is None or run.t0_ns is None:
-            return level
-        t0, telemetry = run.t0_ns, self._telemetry
-        start = level.window.warmup_s * 1000
-        measured_s = level.window.measured_s
-        span = Span(start, math.inf if measured_s is None else start + measured_s * 1000, run.ended_ms)
-
-        def looks(eye: _Eye, name: str) -> Looks:
-            watch = self._watches.get(eye)
-            return [((at - t0) / 1e6, seen[name]) for at, seen in watch.looks if name in seen] if watch else []
-
-        def seen_of(eye: _Eye) -> list[str]:
-            watch = self._watches.get(eye)
-            return list(dict.fromkeys(name for _, seen in watch.looks for name in seen)) if watch else []
-
-        by = tokens.told(records)
-        server = None
-        if telemetry.server is not None and telemetry.server.kind is not None and looks("server", _SERVER):
-
-            def counted(url: str, kind: names.Kind) -> figures.Server:
-                return tokens.counted(figures.server(kind, url, looks("server", _SERVER), span), by)
-
-            at = telemetry.server.place.url, telemetry.server.kind
-            server = counted(*at)
-            if tokens.short(server):  # it may count a moment later than it sends
-                self._watches["server"].again()
-                server = counted(*at)
-        models = telemetry.gpus.models if telemetry.gpus else {}
-        gpus = [figures.gpu(name, models.get(name), looks("gpus", name), REASONS, span) for name in seen_of("gpus")]
-        unsound = tokens.unsound(server, by)
-        client = level.client
-        if unsound is not None:
-            client = msgspec.structs.replace(client, valid=False, reasons=[*client.reasons, unsound])
-        return msgspec.structs.replace(
-            level,
-            server=server,
-            gpus=gpus,
-            energy_per_output_token_j=tokens.energy(gpus, by),
-            host=figures.host(looks("host", here.NAME), span) if looks("host", here.NAME) else None,
-            client=client,
+    def begun(self, t0_ns: int) -> None:
+        """The level begins at this instant."""
+        eyes = self._telemetry
+        url = eyes.server.place.url if eyes.server else None
+        self._setting = Setting(
+            level=self._index, t0_ns=t0_ns, url=url, models=dict(eyes.gpus.models) if eyes.gpus else {}
         )
+        self._trail.add(self._setting)
+
+    def of(self, level: LevelResult, records: Sequence[Record], run: LevelRun | None) -> LevelResult:
+        """``level`` with what has been seen of it; ``run`` of None: it goes on, or the generator failed in it."""
+        if self._setting is None:
+            return level
+        if run is not None:
+            self._setting = msgspec.structs.replace(self._setting, over_ms=run.ended_ms)
+            self._trail.add(self._setting)
+        found = self._with_sight(level, records)
+        if run is not None and found.server is not None and tokens.short(found.server):
+            self._watches["server"].again()  # it may count a moment later than it sends
+            found = self._with_sight(level, records)
+        return found
+
+    def _with_sight(self, level: LevelResult, records: Sequence[Record]) -> LevelResult:
+        assert self._setting is not None
+        looks = {eye: list(watch.looks) for eye, watch in self._watches.items()}
+        return with_sight(level, records, Sighted(self._setting, looks))
 
 
 class Telemetry:
@@ -212,15 +193,21 @@ class Telemetry:
         return warnings
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[Watching]:
-        """Watch, as long as a level is played."""
-        looks: dict[_Eye, Callable[[], Seen]] = {"host": here.look}
+    def watching(self, level: int, folder: Path) -> Iterator[Watching]:
+        """Watch, as long as the ``level`` of this index is played; what is seen is written down in ``folder``."""
+        looks: dict[Eye, Callable[[], Seen]] = {"host": here.look}
         if self.server is not None:
             looks["server"] = self.server.look
         if self.gpus is not None:
             looks["gpus"] = self.gpus.look
-        watches = {eye: Watch(look) for eye, look in looks.items()}
-        found = Watching(self, watches)
+        trail = Trail(folder)
+
+        def keep(eye: Eye) -> Callable[[int, Seen], None]:
+            return lambda at_ns, seen: trail.add(Look(level, eye, at_ns, seen))
+
+        watches = {eye: Watch(look, keep(eye)) for eye, look in looks.items()}
+        found = Watching(self, level, watches, trail)
+        trail.begin()
         for watch in watches.values():
             watch.begin()
         try:
@@ -231,6 +218,8 @@ class Telemetry:
                 if watch.why is not None and eye != "host":
                     missing = "missing at times" if watch.looks else "not seen"
                     found.missing.append(f"{_CALLED[eye]} were {missing}: {watch.why}")
+            if trail.why is not None:
+                found.missing.append(trail.why)
 
 
 def _tried(look: Callable[[], Seen]) -> str | None:

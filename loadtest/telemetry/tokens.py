@@ -24,6 +24,9 @@ class Told(NamedTuple):
     by_usage: bool
 
 
+UNKNOWN = Told(None, None, by_usage=False)
+
+
 def told(records: Sequence[Record]) -> Told:
     """What the records of a level, warm-up and probes included, say of its tokens."""
     from loadtest.rows import values  # noqa: PLC0415  # numpy comes with it, and no request waits for that
@@ -36,7 +39,7 @@ def told(records: Sequence[Record]) -> Told:
         if sent_ms is None:
             continue
         if outcome != "ok":
-            return Told(None, None, by_usage=False)
+            return UNKNOWN
         asked = None if asked is None or in_ is None else asked + in_
         answered = None if answered is None or out is None else answered + out
         by_usage &= source == "usage"

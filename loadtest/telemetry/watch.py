@@ -11,11 +11,20 @@ from time import monotonic, perf_counter_ns, sleep
 EVERY_S = 1.0
 LOOK_S = 2.0
 """What a look may take."""
-# Of a run of hours every second look is then forgotten, and the next ones are half as frequent.
+# Of a level of hours every second look is then forgotten, and the next ones are half as frequent.
 _MOST = 7200
 
 Seen = dict[str, Mapping[str, float]]
 """What a look found of each thing that there is to see, by its name."""
+
+
+def remember(looks: list[tuple[int, Seen]], at_ns: int, seen: Seen) -> bool:
+    """Add a look to those before; tells whether they became too many, and every second one was forgotten."""
+    looks.append((at_ns, seen))
+    if len(looks) <= _MOST:
+        return False
+    del looks[1:-1:2]
+    return True
 
 
 class Unseen(Exception):
@@ -23,11 +32,17 @@ class Unseen(Exception):
 
 
 class Watch:
-    """Calls ``look`` from ``begin`` to ``end``, once at each of these and each second in between."""
+    """Calls ``look`` from ``begin`` to ``end``, once at each of these and each second in between.
 
-    def __init__(self, look: Callable[[], Seen], every_s: float = EVERY_S) -> None:
+    ``keep`` is given each that found something, with its stamp.
+    """
+
+    def __init__(
+        self, look: Callable[[], Seen], keep: Callable[[int, Seen], None], every_s: float = EVERY_S
+    ) -> None:  # fmt: skip
         self._look = look
-        self._every_s = every_s
+        self._keep = keep
+        self._every_s = self._period_s = every_s
         self.looks: list[tuple[int, Seen]] = []
         self.missed = 0
         self.why: str | None = None
@@ -52,14 +67,11 @@ class Watch:
             self._once()
 
     def _run(self) -> None:
-        due, period_s = monotonic(), self._every_s
+        due = monotonic()
         while True:
             self._once()
             self._first.set()
-            if len(self.looks) > _MOST:
-                del self.looks[1:-1:2]
-                period_s *= 2
-            due = max(due + period_s, monotonic())
+            due = max(due + self._period_s, monotonic())
             if self._stop.wait(due - monotonic()):
                 if self.looks:  # one that never answered is not waited for once more
                     self._once()
@@ -73,5 +85,7 @@ class Watch:
             self.missed += 1
             self.why = self.why or str(error)
             return
-        # What it says was so at some time in between.
-        self.looks.append(((asked + perf_counter_ns()) // 2, seen))
+        at = (asked + perf_counter_ns()) // 2  # what it says was so at some time in between
+        self._keep(at, seen)
+        if remember(self.looks, at, seen):
+            self._period_s *= 2

@@ -4,13 +4,24 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from loadtest.progress import Progress
+from loadtest.records import records
+from loadtest.result import LevelResult, Result
+from loadtest.run import run
+from loadtest.scenario import Override
+from loadtest.sitting import Options
+from loadtest.telemetry.account import with_sight
+from loadtest.telemetry.trail import FILE_NAME, read
 from tests.conftest import Command
 from tests.e2e.telling import Answer, Asked, models, telling
+from tests.e2e.test_interrupt import start, wait_for_records
 from tests.telemetry.expositions import DCGM
 
 pytestmark = pytest.mark.e2e
@@ -256,6 +267,81 @@ def test_one_servers_metrics_are_not_those_of_two(loadtest: Command) -> None:
     done = loadtest("compare", "--run", "http://127.0.0.1:9", "http://127.0.0.1:8", "--metrics", "http://127.0.0.1:7")
     assert done.returncode == 2
     assert "plays two" in done.stderr
+
+
+def watched(url: str, folder: Path, **flags: str) -> Options:
+    flags = {"concurrency": "2", "duration": "4s", "warmup": "1s", "output_tokens": "8", **flags}
+    return Options(
+        url=url, source=None, overrides={name: Override(value, "-") for name, value in flags.items()}, output=folder,
+    )  # fmt: skip
+
+
+def test_what_is_kept_of_the_looks_makes_the_figures_of_the_run(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.telemetry.trail.forget", lambda _: None)
+    of_the_run = run(watched(tiny, tmp_path / "out", concurrency="1,2"), Progress(StringIO(), quiet=True)).result
+    sighted = read(tmp_path / "out")
+    assert sighted is not None
+    assert sighted.setting.level == 1, "of the level before all is in the result"
+    level = of_the_run.levels[1]
+    assert level.server is not None
+    assert level.server.generation_tokens is not None
+    bare = msgspec.structs.replace(level, server=None, host=None)
+    own = [record for record in records(tmp_path / "out") if record.level == 1]
+    assert with_sight(bare, own, sighted) == level
+
+
+def test_the_figures_so_far_have_what_was_seen_so_far(
+    tmp_path: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.vigil.CHECKPOINT_S", 0.3)
+    monkeypatch.setattr("loadtest.keeping._FIRST_S", 0.0)
+    written: list[LevelResult] = []
+
+    def write(result: Result, _: Path) -> None:
+        written.extend(level for level in result.levels if level.goes_on)
+
+    monkeypatch.setattr("loadtest.run.write", write)
+    run(watched(tiny, tmp_path / "out", warmup="0s"), Progress(StringIO(), quiet=True))
+    assert written
+    server = written[-1].server
+    assert server is not None
+    assert server.running is not None
+    assert server.generation_tokens is not None
+    assert server.generation_tokens.client is None, "some of them are of answers that have not ended"
+    assert written[-1].client.valid
+
+
+def test_a_run_that_was_killed_has_what_was_seen_until_then(
+    environment: dict[str, str], tmp_path: Path, tiny: str, loadtest: Command
+) -> None:
+    flags = ("-c", "8", "-d", "4s", "--warmup", "0s", "--output-tokens", "64", "--no-html")
+    with start({**environment, "LOADTEST_API_KEY": "sk-of-mine"}, tmp_path, tiny, *flags) as process:
+        wait_for_records(tmp_path, 1)
+        kept = tmp_path / "out" / FILE_NAME
+        until = time.monotonic() + 20
+        while kept.read_bytes().count(b'"eye":"server"') < 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate(timeout=20)
+    assert b"sk-of-mine" not in kept.read_bytes()
+    again = loadtest("report", "out", "--json", "-")
+    assert again.returncode == 0, again.stderr
+    level = json.loads(again.stdout)["levels"][0]
+    assert level["status"] == "aborted"
+    assert level["server"]["kind"] == "loadtest"
+    assert level["server"]["url"] == f"{tiny}/metrics"
+    assert level["server"]["looks"] >= 3
+    assert level["server"]["running"]["max"] >= 1
+    assert level["client"]["valid"], "what was in flight was counted by the server alone"
+    assert level["host"] is None or level["host"]["cpu_share"] is not None
+    assert "the server's metrics were not seen" not in loadtest("explain", "out").stdout
+    done = loadtest("resume", "out", "-q", LOADTEST_API_KEY="sk-of-mine")
+    assert done.returncode == 0, done.stderr
+    server = the_result(tmp_path / "out")["levels"][0]["server"]
+    assert server["generation_tokens"]["server"] == server["generation_tokens"]["client"] > 0
+    assert not kept.exists(), "all of it is in the result"
 
 
 def test_what_is_no_result_cannot_be_explained(loadtest: Command, tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ from loadtest.telemetry import watch
 from loadtest.telemetry.watch import Seen, Unseen, Watch
 
 
+def kept(at_ns: int, seen: Seen) -> None:
+    """Where nobody asks."""
+
+
 def until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not holds():
@@ -26,7 +30,7 @@ def test_it_looks_at_the_beginning_in_between_and_at_the_end() -> None:
         return {"x": {"n": float(count)}}
 
     before = time.perf_counter_ns()
-    one = Watch(look, every_s=0.01)
+    one = Watch(look, kept, every_s=0.01)
     one.begin()
     assert one.looks, "the first look is that of the beginning"
     until(lambda: count > 3)
@@ -46,7 +50,7 @@ def test_it_looks_from_a_thread_of_its_own() -> None:
         threads.append(threading.get_ident())
         return {}
 
-    one = Watch(look)
+    one = Watch(look, kept)
     one.begin()
     one.end()
     assert threading.get_ident() not in threads
@@ -57,7 +61,7 @@ def test_why_nothing_was_seen_is_told_once() -> None:
     def look() -> Seen:
         raise Unseen(f"gone {time.monotonic()}")
 
-    one = Watch(look, every_s=0.001)
+    one = Watch(look, kept, every_s=0.001)
     one.begin()
     until(lambda: one.missed > 3)
     one.end()
@@ -74,14 +78,14 @@ def test_what_never_answered_is_not_asked_once_more_at_the_end() -> None:
         asked += 1
         raise Unseen("dead")
 
-    one = Watch(look)
+    one = Watch(look, kept)
     one.begin()
     one.end()
     assert asked == 1
 
 
 def test_once_more_after_the_end_is_one_look_more() -> None:
-    one = Watch(lambda: {"x": {"n": 1.0}}, every_s=0.001)
+    one = Watch(lambda: {"x": {"n": 1.0}}, kept, every_s=0.001)
     one.begin()
     one.end()
     count = len(one.looks)
@@ -98,7 +102,7 @@ def test_hours_of_looks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         count += 1
         return {"x": {"n": float(count)}}
 
-    one = Watch(look, every_s=0.0005)
+    one = Watch(look, kept, every_s=0.0005)
     one.begin()
     until(lambda: count > 30)
     one.end()
