@@ -23,6 +23,8 @@ SINGLE_BURST = 0.05
 # A generator process that once stood still for so much of the window, and for so long, may have missed what went on.
 STOOD_STILL = 0.05
 STOOD_STILL_MS = 250.0
+# As far apart as the workers of a cluster may start.
+CLOCK_DRIFT_MS = 100.0
 
 
 _HOLDS: dict[str, Callable[[float, float], Any]] = {
@@ -67,6 +69,13 @@ def _client(level: LevelResult) -> list[str]:
         said.append(
             f"{level.counts.resent} requests were sent once more, because the server had closed their kept-alive "
             "connection"
+        )
+    worst = max(level.client.cluster, key=lambda worker: abs(worker.clock_drift_ms or 0.0), default=None)
+    if worst is not None and (drift_ms := abs(worst.clock_drift_ms or 0.0)) > CLOCK_DRIFT_MS:
+        said.append(
+            f"the clock of worker {worst.worker} on {worst.host} went {drift_ms:,.0f} ms away from ours: towards the "
+            "end, rates and concurrency over time put its requests so far from where they were (latencies are of one "
+            "clock, and right); have its host keep time (NTP)"
         )
     return said
 

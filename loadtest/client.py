@@ -73,6 +73,8 @@ def client(
                 clock_error_ms=w.clock_error_ms or 0.0,
                 start_late_ms=w.start_late_ms,
                 cpu_share=w.cpu_share,
+                clock_drift_ms=w.clock_drift_ms,
+                clock_drift_error_ms=w.clock_drift_error_ms,
             )
             for w in workers
             if w.host is not None

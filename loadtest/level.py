@@ -111,10 +111,13 @@ class WorkerHealth(msgspec.Struct, frozen=True):
     error_bar_p99_ms: float | None = None
     no_free_port: int = 0  # connections that failed because this host had no port left
     start_late_ms: float = 0.0  # heard of the common start so long after it
-    # Of a worker of a cluster: where it ran, and its clock less that of the run.
+    # Of a worker of a cluster: where it ran, and its clock less that of the run: before the level, and how much more
+    # that was at its end.
     host: str | None = None
     clock_offset_ms: float | None = None
     clock_error_ms: float | None = None  # ±
+    clock_drift_ms: float | None = None
+    clock_drift_error_ms: float | None = None  # ±
 
 
 LevelEnd = Literal["completed", "interrupted", "aborted", "unusable", "worker_lost"]

@@ -278,6 +278,8 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
     clock_error_ms: Annotated[float, _says("how far that may be off, ±")]
     start_late_ms: Annotated[float, _says("it heard of the common start so long after it")]
     cpu_share: Annotated[float, _says("of one core, 0..1")]
+    clock_drift_ms: Annotated[float | None, _says("by how much its offset had grown when the level ended")] = None
+    clock_drift_error_ms: Annotated[float | None, _says("how far that may be off, ±")] = None
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):

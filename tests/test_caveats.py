@@ -6,6 +6,7 @@ import pytest
 from loadtest.alert import parse
 from loadtest.caveats import caveats
 from loadtest.records import Record
+from loadtest.result import Generator
 from loadtest.summary import summarise
 from loadtest.telemetry.figures import Counted, Server
 from tests.test_summary import OPEN, answer, failure, level, run
@@ -78,3 +79,19 @@ def test_what_makes_a_level_invalid_is_not_said_twice() -> None:
     seen = server(generation_tokens=Counted(server=500, client=1000))
     found = caveats(msgspec.structs.replace(FIGURES, server=seen, client=client))
     assert not any("output tokens" in line for line in found)
+
+
+def test_a_clock_that_went_away_is_told_of() -> None:
+    def said(drift_ms: float | None) -> list[str]:
+        worker = Generator(
+            worker=1, host="far", clock_offset_ms=5.0, clock_error_ms=0.1, start_late_ms=0.0, cpu_share=0.1,
+            clock_drift_ms=drift_ms, clock_drift_error_ms=1.0,
+        )  # fmt: skip
+        steady = msgspec.structs.replace(worker, worker=0, clock_drift_ms=0.4)
+        client = msgspec.structs.replace(FIGURES.client, cluster=[steady, worker])
+        return [line for line in caveats(msgspec.structs.replace(FIGURES, client=client)) if "clock" in line]
+
+    assert said(None) == said(99.0) == []
+    (line,) = said(-180.0)
+    assert "the clock of worker 1 on far went 180 ms away from ours" in line
+    assert said(180.0) == [line]

@@ -17,7 +17,7 @@ import secrets
 import signal
 import socket
 from collections import defaultdict
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ from loadtest.endpoints.pattern import Upload
 from loadtest.engine import cluster_worker
 from loadtest.engine.crew import Begun, Crew, Interrupts, Renewed, Seen
 from loadtest.engine.journal import Journal
-from loadtest.engine.orders import Prepare, Wiring
+from loadtest.engine.orders import Prepare, Snapshot, Turn, Wiring
 from loadtest.engine.remote import GONE, LEAVE_S, Remote, call, short
 from loadtest.errors import UsageError, WorkerLost
 from loadtest.level import Level, LevelRun, WorkerHealth
@@ -52,8 +52,6 @@ class ClusterEngine(Crew):
         UsageError: there is no such cluster, it has not so many workers, or they run something else than this command.
         WorkerLost: a worker does not answer.
     """
-
-    turns = False
 
     def __init__(
         self, where: str, workers: int | None = None, *, silent_s: float = _SILENT_S, wait_s: float = _WAIT_S
@@ -185,10 +183,15 @@ class ClusterEngine(Crew):
             LoadtestError: as there; or the workers are on other hosts, where the target or a file is out of reach.
         """
         self._see_reach(wiring)
-        self._heard, self._attended = queue.SimpleQueue(), []
+        self._heard, self._attended, self._turned = queue.SimpleQueue(), [], 0
+
+        def see(at_s: float, workers: Sequence[Snapshot]) -> str | None:
+            # The journal here is this side's: one that a worker was lost with would never have gone on.
+            return seen(at_s, [msgspec.structs.replace(each, turned=self._turned) for each in workers])
+
         with contextlib.closing(Journal(wiring.journal)) as self._journal:
             try:
-                return super().play(level, wiring, interrupts, seen, renewed, begun)
+                return super().play(level, wiring, interrupts, see, renewed, begun)
             except BaseException:
                 for each in self._attended:
                     each.cancel()
@@ -223,6 +226,16 @@ class ClusterEngine(Crew):
         else:
             self._loop.call_soon_threadsafe(worker.order, order)
 
+    def _tell(self, numbers: Iterable[int], order: object) -> None:
+        if isinstance(order, Turn):  # of the journal here; a worker's own goes on when it is full
+            self._wait_for(self._turn())
+            self._turned = order.count
+        else:
+            super()._tell(numbers, order)
+
+    async def _turn(self) -> None:
+        self._journal.turn()  # in the loop in which it is appended to
+
     def _hear(self, numbers: Collection[int], timeout_s: float) -> Iterator[tuple[int, object]]:
         del numbers  # all speak into one ear
         with contextlib.suppress(queue.Empty):
@@ -242,12 +255,19 @@ class ClusterEngine(Crew):
 
     def _seen_from_here(self, number: int, health: WorkerHealth) -> WorkerHealth:
         worker = self._workers[number]
+        before, after = worker.clock, worker.clock_after
         return msgspec.structs.replace(
             health,
             host=worker.facts.host,
-            clock_offset_ms=round(worker.clock.ns / 1e6, 4),
-            clock_error_ms=round(worker.clock.error_ns / 1e6, 4),
+            clock_offset_ms=_ms(before.ns),
+            clock_error_ms=_ms(before.error_ns),
+            clock_drift_ms=_ms(after.ns - before.ns),
+            clock_drift_error_ms=_ms(before.error_ns + after.error_ns),
         )
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 4)
 
 
 def _started(workers: int) -> Any:

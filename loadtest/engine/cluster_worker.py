@@ -22,7 +22,8 @@ import msgspec
 
 import loadtest
 from loadtest.engine.local import check_files
-from loadtest.engine.orders import Failed, Prepare, Snapshot
+from loadtest.engine.orders import Failed, Prepare, Snapshot, Turn
+from loadtest.engine.outbox import Outbox
 from loadtest.engine.worker import Player, play_loop, ready_process
 from loadtest.errors import UsageError
 
@@ -56,7 +57,7 @@ class _Session:
     def __init__(self, order: Prepare, patience_s: float) -> None:
         self._order = order
         self._patience_s = patience_s
-        self._journal = Path(order.wiring.journal)
+        self._outbox = Outbox(Path(order.wiring.journal), lambda: self._obey(Turn(0)))
         self._said: deque[object] = deque()
         self._called = time.monotonic()
         self._over = asyncio.Event()
@@ -78,26 +79,23 @@ class _Session:
                     await asyncio.wait_for(self._over.wait(), _WATCH_S)
         finally:
             await self._player.close()
-            self._journal.unlink(missing_ok=True)
+            self._outbox.remove()
 
     def attend(self, orders: list[object], offset: int, most: int) -> Reply:
         self._called = time.monotonic()
-        assert self._loop is not None
-        assert self._player is not None
         for order in orders:
-            self._loop.call_soon_threadsafe(self._player.obey, order)
+            self._obey(order)
         said = [self._said.popleft() for _ in range(len(self._said))]
         snapshots = [message for message in said if isinstance(message, Snapshot)]
         # Only the newest is of interest.
         said = [message for message in said if not isinstance(message, Snapshot) or message is snapshots[-1]]
-        part, more = b"", False
-        with contextlib.suppress(FileNotFoundError), self._journal.open("rb") as file:
-            file.seek(offset)
-            part = file.read(most)
-            more = len(part) == most
-            part += file.readline() if more else b""  # a line is not to be longer than what is asked for
-        lines = part[: part.rfind(b"\n") + 1]
+        lines, more = self._outbox.take(offset, most)
         return Reply(time.perf_counter_ns(), said, zlib.compress(lines, _LEVEL), offset + len(lines), more)
+
+    def _obey(self, order: object) -> None:
+        assert self._loop is not None
+        assert self._player is not None
+        self._loop.call_soon_threadsafe(self._player.obey, order)
 
     @property
     def begun(self) -> bool:
@@ -124,7 +122,7 @@ def play(token: str, order: Prepare, patience_s: float) -> None:
 def attend(token: str, orders: list[object], offset: int, most: int) -> Reply | None:
     """Give orders to the task of that ``token``, and take what it has said and recorded; None: it has not begun.
 
-    Of the journal about ``most`` bytes from ``offset`` on are taken, to the end of a line.
+    Of the journal about ``most`` bytes from ``offset`` on are taken, to the end of a line; those before it are dropped.
     """
     session = _sessions.get(token)
     return session.attend(orders, offset, most) if session is not None and session.begun else None

@@ -28,7 +28,7 @@ from loadtest.workload.model import Workload
 BEGIN_S = 30.0  # in which a worker that has nothing else to do has begun a task
 LEAVE_S = 2.0
 _NOTICED_S = 0.25  # until dask's client knows that its scheduler has gone, which a call may have met before
-TRIPS = 24  # round trips by which a clock is known, before each level
+TRIPS = 24  # round trips by which a clock is known: before each level, and the last ones of it
 _PART = 4 << 20  # bytes of a journal or a file in one call
 # How a worker or the scheduler turns out to be gone; a call that dask itself gives up is cancelled.
 GONE = (OSError, TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
@@ -51,7 +51,7 @@ class Remote:
         self.number = number
         self.address = address
         self.facts = facts
-        self.clock = Offset(0, 0)
+        self.clock = self.clock_after = Offset(0, 0)
         self.why = ""
         self._client = client
         self._silent_s = silent_s
@@ -82,7 +82,8 @@ class Remote:
     ) -> None:  # fmt: skip
         """Have it play a level, and pass on what it says, with its records, until that was all or it is lost.
 
-        None is the last that is heard of it. Its clock is known when it says that it is ready.
+        None is the last that is heard of it. Its clock is known when it says that it is ready, and again, by the last
+        calls, when it is done.
         """
         self._orders, self.why, self._journal_at = [], "", 0
         self._trips.clear()
@@ -154,6 +155,7 @@ class Remote:
                 else:
                     heard.put((self.number, message))
             if last is not None and not more:
+                self.clock_after = offset(self._trips)
                 heard.put((self.number, last))  # after its last record
                 return
             if not more:

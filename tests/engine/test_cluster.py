@@ -1,5 +1,6 @@
 """Levels on the workers of a Dask cluster: real processes, killed, stopped and cut off by their ids."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from loadtest.engine import cluster_worker
+from loadtest import keeping
+from loadtest.engine import cluster_worker, remote
 from loadtest.engine.cluster import ClusterEngine
 from loadtest.engine.crew import Interrupts
-from loadtest.engine.orders import Prepare, Renew, Start, Wiring
+from loadtest.engine.orders import Prepare, Renew, Start, Turn, Wiring
 from loadtest.errors import LoadtestError, ResultError, TargetError, UsageError, WorkerLost
+from loadtest.keeping import Keeper
 from loadtest.level import Level, LevelRun
-from loadtest.records import Record, read
+from loadtest.records import JOURNAL, Record, files, read, records
 from loadtest.schedule import Load
 from loadtest.wire.tls import Tls
 from loadtest.workload.distribution import Distribution
@@ -112,6 +115,61 @@ def test_all_workers_together_send_what_one_process_would_and_when(
             for worker in went.workers:
                 assert worker.clock_error_ms is not None
                 assert abs(worker.clock_offset_ms or 0.0) <= worker.clock_error_ms
+                assert worker.clock_drift_error_ms is not None
+                assert abs(worker.clock_drift_ms or 0.0) <= worker.clock_drift_error_ms
+
+
+class Long:
+    """A level whose journals, here and there, are as those of hours: their files are full within a second."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keeping, "PART_BYTES", 20_000)
+        monkeypatch.setattr(keeping, "_LOOK_S", 0.1)
+        monkeypatch.setattr(keeping, "_FIRST_S", 0.0)
+        monkeypatch.setattr(remote, "_PART", 4_000)
+        self.keeper = Keeper(folder, "all", 7)
+        self.folder = folder
+        self.fell = 0
+        self._news: list[Turn] = []
+
+    def play(self, engine: ClusterEngine, asked: Level, url: str, seen: Callable[..., str | None]) -> LevelRun:
+        there = [Path(worker.facts.folder) for worker in engine._workers]
+        self.keeper.begin()
+        sizes: dict[Path, int] = {}
+
+        def see(at_s: float, workers: Any) -> str | None:
+            for folder in there:
+                before, now = sizes.get(folder, 0), sum(map(_size, folder.glob("*.jsonl*")))
+                sizes[folder] = now
+                self.fell += now < before
+            if self.keeper.look(min(each.turned for each in workers), may_turn=True):
+                self._news.append(Turn(self.keeper.turned))
+            return seen(at_s, workers)
+
+        def news() -> Turn | None:
+            return self._news.pop() if self._news else None
+
+        went = engine.play(asked, wiring(url, self.folder / JOURNAL), Interrupts(), see, news)
+        self.keeper.end()
+        return went
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):  # just dropped
+        return path.stat().st_size
+    return 0
+
+
+def test_of_a_long_level_no_disk_holds_more_than_is_to_stay(
+    cluster: Cluster, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = Long(tmp_path, monkeypatch)
+    with ClusterEngine(cluster.address, 2) as engine:
+        went = long.play(engine, level(Load("closed", concurrency=8), requests=1200), url, lambda *_: None)
+    assert went.end == "completed"
+    assert sorted(record.id for record in records(tmp_path)) == [*range(1200)], "each once"
+    assert sum(path.suffix == ".gz" for path in files(tmp_path)) == long.keeper.turned > 5
+    assert long.fell, "what has come here is dropped there"
 
 
 def test_files_of_a_scenario_are_sent_to_the_workers_and_removed_from_them(
@@ -214,16 +272,23 @@ def test_a_worker_that_hears_late_of_the_start_says_how_late(cluster: Cluster, u
     assert len(of(tmp_path / "all.jsonl")) == 120
 
 
-def test_a_killed_worker_and_then_the_scheduler(url: str, tmp_path: Path) -> None:
+def test_a_killed_worker_and_then_the_scheduler(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with clustered(tmp_path, 3) as own, ClusterEngine(own.address, 3, silent_s=SILENT_S) as engine:
         killed = own.by_address(engine._workers[2].address)
-        went = go(
-            engine, level(POISSON, duration_s=2.0), wiring(url, tmp_path / "a.jsonl"),
-            once(lambda: os.kill(killed, signal.SIGKILL)),
-        )  # fmt: skip
+        (tmp_path / "long").mkdir()
+        long = Long(tmp_path / "long", monkeypatch)
+        turned: list[int] = []
+        monkeypatch.setattr(keeping, "PART_BYTES", 4_000)
+
+        def kill() -> None:
+            os.kill(killed, signal.SIGKILL)
+            turned.append(long.keeper.turned)
+
+        went = long.play(engine, level(POISSON, duration_s=2.0), url, once(kill))
         assert went.end == "worker_lost"
         assert (went.reason or "").startswith("worker 2 on ")
-        kept = of(tmp_path / "a.jsonl")
+        assert long.keeper.turned > turned[0] + 1, "the journal goes on in new files without it"
+        kept = [*records(long.folder)]
         due = playing_ids(level(POISSON, duration_s=2.0))
         assert {r.id for r in kept if r.worker < 2} == {r.id for r in due if r.id % 3 < 2}
         assert any(r.worker == 2 for r in kept)
