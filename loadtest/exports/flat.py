@@ -4,11 +4,12 @@ Columns are only ever added. A name ends in its unit (``_ms``, ``_s``, ``_per_s`
 text; what was not measured is None.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from loadtest.result import LevelResult, Metric, Result
 from loadtest.stats import Dist, Due
+from loadtest.telemetry.figures import Figure, Gpu, Host, Server
 
 Value = str | float | int | bool | None
 _OF_EACH = ("ttft", "ttfat", "e2e", "tpot", "service_ttft", "service_e2e")
@@ -17,6 +18,13 @@ _COUNTS = (
     "scheduled", "sent", "ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent",
     "resent", "in_window",
 )  # fmt: skip
+# Of figures over time, each by its key in the result in two parts: the statistic stands before the unit.
+_OF_SERVER = (
+    ("running", ""), ("waiting", ""), ("queue", "_ms"), ("batch_size", ""), ("kv_usage", ""), ("prefix_hit", "_share"),
+    ("prefill", "_share"), ("prompt", "_tokens_per_s"), ("generation", "_tokens_per_s"),
+)  # fmt: skip
+_OF_GPUS = (("utilisation", ""), ("memory", "_share"), ("power", "_w"), ("sm_clock", "_mhz"))
+_OF_HOST = (("cpu", "_share"), ("received", "_mb_per_s"), ("sent", "_mb_per_s"), ("tcp_sockets", ""))
 
 
 def rows(result: Result) -> list[dict[str, Value]]:
@@ -84,6 +92,10 @@ def _level(level: LevelResult) -> Iterator[tuple[str, Value]]:
     yield "error_bar_p99_ms", level.client.error_bar_ms
     yield "client_cpu_share", level.client.cpu_share
     yield "client_valid", level.client.valid
+    yield from _server(level.server)
+    yield from _gpus(level.gpus)
+    yield "energy_per_output_token_j", level.energy_per_output_token_j
+    yield from chain.from_iterable(_over_time("host", *of, [level.host]) for of in _OF_HOST)
 
 
 def _both(name: str, metric: Metric) -> Iterator[tuple[str, Value]]:
@@ -98,3 +110,30 @@ def _both(name: str, metric: Metric) -> Iterator[tuple[str, Value]]:
 def _dist(name: str, dist: Dist) -> Iterator[tuple[str, Value]]:
     yield f"{name}_n", dist.n
     yield from ((f"{name}_{each}_ms", getattr(dist, each)) for each in ("mean", *_PERCENTILES, "min", "max"))
+
+
+def _server(server: Server | None) -> Iterator[tuple[str, Value]]:
+    yield "server_kind", server.kind if server else None
+    yield from chain.from_iterable(_over_time("server", *of, [server]) for of in _OF_SERVER)
+    yield "server_preemptions", server.preemptions if server else None
+    for name in ("prompt_tokens", "generation_tokens"):
+        counted = getattr(server, name, None)
+        yield f"server_{name}", counted.server if counted else None
+
+
+def _gpus(gpus: Sequence[Gpu]) -> Iterator[tuple[str, Value]]:
+    """Of all GPUs: the mean of their means, the largest of their maxima, the sum of their energy if all tell it."""
+    known = [gpu.energy_j for gpu in gpus if gpu.energy_j is not None]
+    yield "gpus", len(gpus) or None
+    yield from chain.from_iterable(_over_time("gpu", *of, gpus) for of in _OF_GPUS)
+    held = [share for gpu in gpus for share in gpu.throttled.values()]
+    yield "gpu_throttled_share", max(held, default=None)
+    yield "gpu_energy_j", sum(known) if gpus and len(known) == len(gpus) else None
+
+
+def _over_time(
+    whose: str, name: str, unit: str, of: Sequence[Server | Gpu | Host | None]
+) -> Iterator[tuple[str, Value]]:
+    found: list[Figure] = [figure for one in of if (figure := getattr(one, name + unit, None)) is not None]
+    yield f"{whose}_{name}_mean{unit}", sum(figure.mean for figure in found) / len(found) if found else None
+    yield f"{whose}_{name}_max{unit}", max((figure.max for figure in found), default=None)

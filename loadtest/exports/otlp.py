@@ -23,7 +23,10 @@ from loadtest.trace import ids, of_probes
 _SPANS = 512  # of a message
 _EVENTS = ("sent", "connected", "first_byte", "first_token", "first_answer", "last_token")
 _LABELS = ("level", "name", "load", "concurrency", "rate_per_s", "scheduler", "max_batch_size", "repeat")
-_UNITS = (("_tokens_per_s", "{token}/s"), ("_per_s", "1/s"), ("_ms", "ms"), ("_s", "s"), ("_share", "1"))
+_UNITS = (
+    ("_tokens_per_s", "{token}/s"), ("_mb_per_s", "MBy/s"), ("_per_s", "1/s"), ("_ms", "ms"), ("_s", "s"), ("_w", "W"),
+    ("_mhz", "MHz"), ("_j", "J"),
+)  # fmt: skip
 _SCOPE = "loadtest"
 
 

@@ -22,6 +22,7 @@ from loadtest.exports.wanted import Exports
 from loadtest.records import JOURNAL, Record
 from loadtest.result import Result
 from loadtest.summary import summarise
+from loadtest.telemetry.figures import Counted, Figure, Gpu, Host, Server
 from loadtest.trace import ids, of_probes
 from tests.test_summary import OPEN, answer, failure, level, run
 
@@ -36,8 +37,9 @@ PROBE = answer(0, 2000.0, probe=True)
 @pytest.fixture(scope="module")
 def played(result: Callable[..., Result]) -> Result:
     begun = "2023-11-14T22:13:20.123456Z"
+    host = Host(sent_mb_per_s=Figure(mean=0.5, max=1.5, series=[(0.0, 0.5)]))
     levels = [
-        summarise(level(load=OPEN), FIRST, run(began_at=begun)),
+        msgspec.structs.replace(summarise(level(load=OPEN), FIRST, run(began_at=begun)), host=host),
         summarise(level(index=1, name="c=3"), SECOND, run(level=1)),
     ]
     return result(levels, run_id=RUN, labels={"team": "blue"})
@@ -75,6 +77,42 @@ def test_columns_of_csv_stay(matrix: Result, interrupted: Result, users: Result)
         found = flat.rows(result)
         assert all(list(row) == list(found[0]) for row in found)
         assert [name for name in found[0] if name in golden] == golden
+
+
+def test_what_was_seen_of_the_server_its_gpus_and_this_host_is_in_the_row_and_nothing_else(played: Result) -> None:
+    def over(mean: float, most: float) -> Figure:
+        return Figure(mean=mean, max=most, series=[(0.0, mean)])
+
+    seen = msgspec.structs.replace(
+        played.levels[1],
+        server=Server(
+            kind="vllm", url="http://x/metrics", looks=9, waiting=over(2.5, 7), queue_ms=over(30.5, 90),
+            prefix_hit_share=over(0.25, 0.5), generation_tokens_per_s=over(800, 900), preemptions=3,
+            generation_tokens=Counted(server=777, client=770),
+        ),
+        gpus=[
+            Gpu(id="0", power_w=over(300, 690), energy_j=50.0, throttled={"power_cap": 0.5, "thermal": 0.25}),
+            Gpu(id="1", power_w=over(500, 600), energy_j=70.0),
+        ],
+        energy_per_output_token_j=0.16,
+        host=Host(cpu_share=over(0.5, 0.75)),
+    )  # fmt: skip
+    first, second = flat.rows(msgspec.structs.replace(played, levels=[seen, played.levels[1]]))
+    before = list(first).index("client_valid") + 1
+    told = {name: value for name, value in list(first.items())[before:] if value is not None}
+    assert told == {
+        "server_kind": "vllm", "server_waiting_mean": 2.5, "server_waiting_max": 7, "server_queue_mean_ms": 30.5,
+        "server_queue_max_ms": 90, "server_prefix_hit_mean_share": 0.25, "server_prefix_hit_max_share": 0.5,
+        "server_generation_mean_tokens_per_s": 800, "server_generation_max_tokens_per_s": 900, "server_preemptions": 3,
+        "server_generation_tokens": 777, "gpus": 2, "gpu_power_mean_w": 400, "gpu_power_max_w": 690,
+        "gpu_throttled_share": 0.5, "gpu_energy_j": 120, "energy_per_output_token_j": 0.16,
+        "host_cpu_mean_share": 0.5, "host_cpu_max_share": 0.75,
+    }  # fmt: skip
+    assert not [value for value in list(second.values())[before:] if value is not None]
+    less = msgspec.structs.replace(seen, gpus=[*seen.gpus, Gpu(id="2")])
+    (row,) = flat.rows(msgspec.structs.replace(played, levels=[less]))
+    assert row["gpu_energy_j"] is None, "of one of them it is not known"
+    assert row["gpu_power_mean_w"] == 400, "of those that tell it"
 
 
 def test_a_run_without_levels_has_no_rows(result: Callable[..., Result]) -> None:
@@ -230,6 +268,9 @@ def test_each_figure_is_a_gauge_with_its_unit_and_its_level(played: Result, fold
     assert first.as_double == played.levels[0].latency.ttft_ms.ok.p99
     assert {each.key for each in first.attributes} >= {"level", "name", "load"}
     assert collector.metrics["loadtest.output_tokens_per_s"].unit == "{token}/s"
+    seen = collector.metrics["loadtest.host_sent_max_mb_per_s"]
+    assert (seen.unit, seen.gauge.data_points[0].as_double) == ("MBy/s", 1.5)
+    assert not [name for name in collector.metrics if "server_" in name], "it was not seen"
     assert collector.metrics["loadtest.client_valid"].gauge.data_points[0].as_int == 1
     assert second.as_double == 101.0
 
