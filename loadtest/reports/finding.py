@@ -69,7 +69,8 @@ def _failures(levels: Sequence[LevelResult]) -> str:
     mend = "Give them a longer --grace" if kind == failure("cancelled") else "Mend that first"
     return (
         f"{failed:,} of {scheduled:,} requests failed ({failed / scheduled:.1%}; mostly {kind}){where}. "
-        f"{mend}: figures of a level with failures describe only the requests that survived."
+        f"{mend}: throughput counts only the requests that survived, and a server that fails some is often faster for "
+        "the others."
     )
 
 
