@@ -9,12 +9,12 @@ from pathlib import Path
 import yaml
 
 from loadtest.errors import ResultError, UsageError
+from loadtest.folder import RESOLVED
 from loadtest.likeness import Run
 from loadtest.records import Record, files
 from loadtest.records import records as read
 from loadtest.recovery import recovered
 from loadtest.result import FILE_NAME
-from loadtest.sitting import RESOLVED
 
 _KEPT = (FILE_NAME, RESOLVED)
 

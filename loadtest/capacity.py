@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from loadtest import plan, slo
+from loadtest.approach import detected
 from loadtest.caveats import caveats
-from loadtest.engine.crew import Interrupts
+from loadtest.engine.crew import Interrupts, asked_to_stop
 from loadtest.errors import (
     EXIT_INTERRUPTED,
     Aborted,
@@ -19,6 +20,7 @@ from loadtest.errors import (
 )
 from loadtest.host import usable_cores
 from loadtest.level import Level
+from loadtest.options import Options
 from loadtest.progress import Progress
 from loadtest.question import Question, as_then, scenario_of, search_in, space_of
 from loadtest.result import (
@@ -37,7 +39,7 @@ from loadtest.run import Outcome
 from loadtest.scenario.model import Scenario
 from loadtest.schedule import Load
 from loadtest.search import MOST_LEVELS, Next, Space, following, found
-from loadtest.sitting import Options, Playing, Sitting, asked_to_stop, detected, sit
+from loadtest.sitting import Playing, Sitting, sit
 from loadtest.slo import Slo
 from loadtest.statement import Axis, statement
 from loadtest.verdict import WORST_FIRST, exit_code, unpassed

@@ -12,12 +12,12 @@ import click
 
 if TYPE_CHECKING:
     from loadtest.exports.wanted import Exports
-    from loadtest.sitting import Options
+    from loadtest.options import Options
 
 
 def options(ctx: click.Context, flags: dict[str, Any], **given: Any) -> "Options":
     """What to play, by the ``flags`` of ``scenario_flags`` and ``way_flags``, all of them."""
-    from loadtest.sitting import Options
+    from loadtest.options import Options
     from loadtest.telemetry.sight import Wanted
     from loadtest.wire.tls import Tls
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from loadtest import baselines, whole
 from loadtest.errors import ResultError
+from loadtest.folder import RESOLVED
 from loadtest.host import cache_folder
 from loadtest.likeness import Run
 from loadtest.records import JOURNAL, lines
@@ -16,7 +17,6 @@ from loadtest.reports import html, html_overlay
 from loadtest.reports.charts import Chart, alone
 from loadtest.reports.charts_requests import Journal, journal
 from loadtest.result import Result
-from loadtest.sitting import RESOLVED
 
 FILE_NAME = "report.html"
 # Dots of a picture for each of its pixels: sharp on slides as well.

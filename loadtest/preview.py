@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from loadtest import calibration, consent, plan
+from loadtest import calibration, consent, plan, scenario
+from loadtest.approach import told_by_url
+from loadtest.bundled import server_options, unused
 from loadtest.endpoints.site import site
 from loadtest.engine.local import check_budget, workers_for
 from loadtest.errors import UsageError
@@ -11,8 +13,8 @@ from loadtest.level import Level
 from loadtest.material import counter, material
 from loadtest.scenario.document import parse
 from loadtest.scenario.model import Override, Scenario
-from loadtest.sitting import objectives, resolve, server_options, told_by_url, unused
 from loadtest.slo import parse as parse_slo
+from loadtest.verdict import objectives
 
 
 def preview(
@@ -24,7 +26,7 @@ def preview(
         UsageError: the scenario is wrong.
     """
     overrides = told_by_url(url, source, overrides)
-    resolved = resolve(source, overrides)
+    resolved = scenario.seeded(source, overrides)
     asked, bundled = resolved.scenario, url is None
     assert asked.seed is not None
     with material(asked, bundled=bundled) as rows:

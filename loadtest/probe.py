@@ -9,11 +9,13 @@ from email.utils import parsedate_to_datetime
 
 from msgspec.structs import replace
 
-from loadtest import sitting
+from loadtest import approach, scenario
 from loadtest.detect import FOUND
 from loadtest.endpoints.catalog import speak
+from loadtest.engine.crew import asked_to_stop
 from loadtest.engine.orders import Wiring
 from loadtest.errors import TargetError
+from loadtest.options import Options
 from loadtest.portrait import Check, Portrait, Raw, Step
 from loadtest.progress import Progress
 from loadtest.redact import MARK
@@ -33,7 +35,7 @@ _OPENAI = ("chat", "completions")
 _EXACT = {"ignore_eos": True}
 
 
-def probe(options: sitting.Options, progress: Progress, *, raw: bool = False) -> Portrait:
+def probe(options: Options, progress: Progress, *, raw: bool = False) -> Portrait:
     """Ask a target what it is and what it takes: by some GETs, and half a dozen requests of few tokens, one by one.
 
     ``raw`` keeps the bytes of the timed request.
@@ -41,16 +43,16 @@ def probe(options: sitting.Options, progress: Progress, *, raw: bool = False) ->
     Raises:
         LoadtestError: it cannot be reached, or not be asked as the options say.
     """
-    options = sitting.detected(options, progress)
-    resolved = sitting.resolve(options.source, options.overrides)
+    options = approach.detected(options, progress)
+    resolved = scenario.seeded(options.source, options.overrides)
 
-    def reached() -> sitting.Reached:
-        return sitting.reached(options, resolved)
+    def reached() -> approach.Reached:
+        return approach.reached(options, resolved)
 
     def say(words: str) -> None:
         progress.note(options.redact(words))
 
-    with sitting.asked_to_stop() as interrupts, interrupts.at_once():
+    with asked_to_stop() as interrupts, interrupts.at_once():
         found = waited(reached, options.wait_ready_s, say) if options.wait_ready_s else reached()
         target, wiring = found.target, found.wiring
         posts = _Posts(wiring, resolved.scenario.workloads[0], progress)

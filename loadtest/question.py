@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadtest import slo
+from loadtest import scenario, slo
 from loadtest.duration import duration
 from loadtest.errors import ResultError, UsageError
+from loadtest.options import Options
 from loadtest.result import Result, Searched, Usable, load
 from loadtest.resume import as_asked
 from loadtest.scenario.model import Override, Resolved
 from loadtest.search import Space
-from loadtest.sitting import Options, resolve
 from loadtest.statement import Axis
 
 # A start that nobody named may turn out too high: the search goes down to this share of it.
@@ -132,7 +132,7 @@ def scenario_of(options: Options, question: Question) -> tuple[Axis, Resolved]:
     if question.tiers:
         texts = dict.fromkeys(text for tier in question.tiers.values() for text in tier)
         given["slo"] = Override("\n".join(texts), "--tier")
-    plain = resolve(options.source, given)
+    plain = scenario.seeded(options.source, given)
     stated = plain.scenario.levels[0].concurrency is not None and options.source is not None
     axis = question.axis or ("concurrency" if stated else "rate")
     for flag, bound in (("--min", question.least), ("--max", question.most)):
@@ -143,7 +143,7 @@ def scenario_of(options: Options, question: Question) -> tuple[Axis, Resolved]:
     given = {**given, axis: start, "repeat": Override("1", "capacity")}
     if plain.scenario.seed is not None and "seed" not in given:
         given["seed"] = Override(str(plain.scenario.seed), plain.sources["seed"])
-    found = resolve(options.source, given)
+    found = scenario.seeded(options.source, given)
     if not found.scenario.slo:
         raise UsageError("a search needs what is to be kept to: give --slo, such as --slo 'p99(ttft) < 300ms'")
     for each in map(slo.parse, found.scenario.slo):

@@ -12,6 +12,7 @@ from loadtest import alert, plan, scenario
 from loadtest import rows as kept
 from loadtest.caveats import caveats
 from loadtest.columns import prompts
+from loadtest.folder import RESOLVED
 from loadtest.judgement import Played, judge
 from loadtest.keeping import together
 from loadtest.level import Level
@@ -19,7 +20,6 @@ from loadtest.records import Record, files, records
 from loadtest.repeats import repeats
 from loadtest.result import DataRef, LevelResult, Result, load
 from loadtest.scenario.model import Scenario
-from loadtest.sitting import RESOLVED
 from loadtest.slo import parse, tightest_ms
 from loadtest.summary import summarise
 from loadtest.telemetry import trail

@@ -7,10 +7,12 @@ import msgspec
 
 from loadtest.caveats import caveats
 from loadtest.errors import ResultError, UsageError
+from loadtest.folder import RESOLVED
 from loadtest.level import Level
+from loadtest.options import Options
 from loadtest.redact import MARK
 from loadtest.result import Audit, LevelResult, Manner, Result, load
-from loadtest.sitting import RESOLVED, Options, Sitting
+from loadtest.sitting import Sitting
 
 _FINISHED = ("ok", "overloaded")
 

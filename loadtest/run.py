@@ -6,15 +6,19 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest import scenario
 from loadtest.alert import Alert
+from loadtest.approach import detected
 from loadtest.caveats import caveats
+from loadtest.engine.crew import asked_to_stop
 from loadtest.errors import EXIT_INTERRUPTED, Aborted, LoadtestError, TargetError, worst_exit_code
 from loadtest.level import Level
+from loadtest.options import Options
 from loadtest.progress import Progress
 from loadtest.repeats import repeats
 from loadtest.result import LevelResult, Result, not_reached, write
 from loadtest.resume import again, earlier
-from loadtest.sitting import Options, asked_to_stop, detected, resolve, sit
+from loadtest.sitting import sit
 from loadtest.slo import Slo
 from loadtest.verdict import exit_code, overall, unjudged
 
@@ -43,7 +47,7 @@ def run(options: Options, progress: Progress) -> Outcome:
     if options.resume:
         options, before = earlier(options)
     options = detected(options, progress)
-    resolved = resolve(options.source, options.overrides)
+    resolved = scenario.seeded(options.source, options.overrides)
     with asked_to_stop() as interrupts, sit(options, resolved, interrupts, progress) as sitting:
         levels, folder = sitting.levels, sitting.folder
         played, extensions = again(sitting, before) if before else ([], [])

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from loadtest import scenario
 from loadtest.errors import EXIT_INTERRUPTED, ServerError, Stopped, TargetError, UsageError
+from loadtest.options import Options
 from loadtest.progress import Progress
 from loadtest.run import Outcome, run
 from loadtest.scenario.model import Override
-from loadtest.sitting import Options, resolve
 
 SIDES = ("base", "candidate")
 # What is wrong with a target does not go away by playing on; a verdict on a run does not end the comparison.
@@ -26,10 +27,10 @@ def in_turn(base: Options, candidate: str, rounds: int, progress: Progress) -> t
     Raises:
         LoadtestError: a run could not begin, or ended badly; what was played until then is kept.
     """
-    resolved = resolve(base.source, base.overrides)
+    resolved = scenario.seeded(base.source, base.overrides)
     seed = resolved.scenario.seed
     assert seed is not None
-    locked = resolve(base.source, _seeded(base, seed).overrides).not_comparable != resolved.not_comparable
+    locked = scenario.seeded(base.source, _seeded(base, seed).overrides).not_comparable != resolved.not_comparable
     folder = base.output or Path("results") / f"compare-{resolved.scenario.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"the output folder {folder} is not empty; name a new one with -o")

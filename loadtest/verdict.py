@@ -5,11 +5,14 @@ from typing import Literal
 
 import msgspec
 
+from loadtest.alert import parse as parse_alert
 from loadtest.endpoints.catalog import dialect
 from loadtest.endpoints.pattern import Pattern
+from loadtest.errors import UsageError
 from loadtest.level import Level
 from loadtest.result import Audit, LevelResult, SloResult, Verdict, VerdictName
-from loadtest.slo import STREAMED, Slo, limits_of
+from loadtest.scenario.model import Scenario
+from loadtest.slo import STREAMED, Slo, limits_of, parse
 
 EXIT_CODES: dict[VerdictName | None, int] = {None: 0, "PASS": 0, "INVALID": 97, "INCONCLUSIVE": 98, "FAIL": 99}
 # docs/metrics.md, "Several apply".
@@ -17,6 +20,22 @@ WORST_FIRST: tuple[VerdictName, ...] = ("INVALID", "FAIL", "INCONCLUSIVE", "PASS
 
 OnInconclusive = Literal["report", "fail", "extend"]
 _UNSAID = Pattern()
+
+
+def objectives(asked: Scenario, levels: Sequence[Level]) -> list[Slo]:
+    """What the levels have to keep to.
+
+    Raises:
+        UsageError: no run of them could tell whether they do, or what is to be remarked of them.
+    """
+    slos = [parse(text) for text in asked.slo]
+    found = refusals(slos, levels, asked.endpoint, asked.pattern, stream=asked.stream)
+    for each in map(parse_alert, asked.warn):
+        if not any(each.is_of(level.name) for level in levels):
+            found.append(f"warn {each.text}: no level has that name; they are {some(level.name for level in levels)}")
+    if found:
+        raise UsageError("\n  ".join(found))
+    return slos
 
 
 def refusals(

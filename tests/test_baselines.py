@@ -7,9 +7,9 @@ import pytest
 
 from loadtest.baselines import find, place, run_folders, runs, save
 from loadtest.errors import ResultError, UsageError
+from loadtest.folder import RESOLVED
 from loadtest.records import JOURNAL
 from loadtest.result import FILE_NAME, write
-from loadtest.sitting import RESOLVED
 from tests.comparing import a_run
 
 

@@ -5,12 +5,12 @@ import pytest
 
 from loadtest import keeping, plan, scenario
 from loadtest.engine.journal import Journal
+from loadtest.folder import RESOLVED
 from loadtest.level import Level
 from loadtest.records import JOURNAL, Record
 from loadtest.recovery import recovered
 from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached, write
 from loadtest.scenario import Override
-from loadtest.sitting import RESOLVED
 from loadtest.workload.model import Data, Rows, Trace
 from loadtest.workload.rows import prepare, prepare_trace
 from tests.test_summary import answer

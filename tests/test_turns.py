@@ -7,10 +7,10 @@ import pytest
 
 from loadtest import errors, turns
 from loadtest.errors import TargetError, UsageError
+from loadtest.options import Options
 from loadtest.progress import Progress
 from loadtest.run import Outcome
 from loadtest.scenario.model import Override
-from loadtest.sitting import Options
 from tests.comparing import a_run, changed
 
 LOCKED = "locked: true\nseed: {seed}\nload: {{concurrency: 2, requests: 10}}\n"

@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -49,6 +50,22 @@ class Interrupts:
             yield
         finally:
             self._at_once = False
+
+
+@contextlib.contextmanager
+def asked_to_stop() -> Iterator[Interrupts]:
+    """Ctrl-C and SIGTERM ask what goes on to stop, once to drain, twice at once; restored afterwards."""
+    interrupts = Interrupts()
+
+    def ask(_signal: int, _frame: object) -> None:
+        interrupts.ask()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Crew(abc.ABC):

@@ -1,5 +1,6 @@
 """Scenario files: YAML read, checked whole, and turned into frozen values."""
 
+import random
 from typing import Any
 
 from loadtest.scenario.catalog import find, presets
@@ -17,6 +18,7 @@ __all__ = [
     "names",
     "presets",
     "schema",
+    "seeded",
 ]
 
 
@@ -35,6 +37,15 @@ def load(source: str | None, overrides: dict[str, Override], *, played: bool = F
     from loadtest.scenario.resolve import resolve  # noqa: PLC0415
 
     return resolve(source, overrides, played=played)
+
+
+def seeded(source: str | None, overrides: dict[str, Override]) -> Resolved:
+    """The scenario with a seed: where nobody gave one it is drawn now, so that it is recorded like a given one."""
+    resolved = load(source, overrides)
+    if resolved.scenario.seed is None:
+        drawn = Override(str(random.SystemRandom().randrange(2**31)), "drawn at random")
+        resolved = load(source, {**overrides, "seed": drawn})
+    return resolved
 
 
 def names(source: str | None, overrides: dict[str, Override], key: str) -> bool:

@@ -21,13 +21,14 @@ from loadtest.engine.orders import Snapshot
 from loadtest.errors import ResultError
 from loadtest.glance import Glance
 from loadtest.keeping import Keeper
+from loadtest.options import Options
 from loadtest.progress import Progress
 from loadtest.records import files, records
 from loadtest.recovery import recovered
 from loadtest.result import load, write
 from loadtest.run import run
 from loadtest.scenario import Override
-from loadtest.sitting import Options, Sitting
+from loadtest.sitting import Sitting
 from tests.conftest import Command
 from tests.e2e.telling import Answer, Asked, telling, usual
 from tests.e2e.test_interrupt import children, conserved, result, start, wait_for_records
