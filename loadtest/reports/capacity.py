@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-from loadtest.errors import EXIT_INTERRUPTED
 from loadtest.reports.column import Column
 from loadtest.reports.console import (
     Page,
-    conditions,
     conservation,
     errors,
     footnotes,
     level_columns,
     marked,
+    opening,
     warnings,
 )
 from loadtest.reports.figures import plain
@@ -26,13 +25,8 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     """The whole report as text in lines of at most ``width`` columns, ending in a newline."""
     searches = result.searches
     page = Page(width, color)
-    page.paragraphs(conditions(result))
-    if why := result.conditions.not_comparable:
-        page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
-    if not result.complete:
-        what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
-        again = f": loadtest resume {folder}" if folder else ""
-        page.paragraphs([f"The search {what}; it can go on{again}"], style="yellow")
+    again = f": loadtest resume {folder}" if folder else ""
+    opening(page, result, "search", f"; it can go on{again}")
     outcome = result.verdict.outcome
     page.paragraphs([plain(said(one)) for one in searches], style=STYLES[outcome] if outcome else "", hanging=2)
     if loads := sorted({trial.load for one in searches for trial in one.trials}):

@@ -52,12 +52,7 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     """
     levels = result.levels
     page = Page(width, color)
-    page.paragraphs(conditions(result))
-    if why := result.conditions.not_comparable:
-        page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
-    if not result.complete:
-        what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
-        page.paragraphs([f"The run {what}: this is what it had measured until then."], style="yellow")
+    opening(page, result, "run", ": this is what it had measured until then.")
     if result.verdict.outcome is not None:
         page.paragraphs([verdict.headline(result)], style=verdict.STYLES[result.verdict.outcome])
         if slos := verdict.columns(result):
@@ -354,6 +349,19 @@ def _asked_and_sent(levels: Sequence[LevelResult]) -> str:
 
 
 # Around the table ---------------------------------------------------------------------------------------------
+
+
+def opening(page: Page, result: Result, what: str, remains: str) -> None:
+    """Under which conditions it was measured, why it may not be compared, and if it did not finish, what ``remains``.
+
+    ``what`` it is: a run, or a search.
+    """
+    page.paragraphs(conditions(result))
+    if why := result.conditions.not_comparable:
+        page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
+    if not result.complete:
+        how = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
+        page.paragraphs([f"The {what} {how}{remains}"], style="yellow")
 
 
 def conditions(result: Result) -> list[str]:

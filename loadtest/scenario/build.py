@@ -10,7 +10,7 @@ from loadtest.endpoints.pattern import Pattern
 from loadtest.scenario import form
 from loadtest.scenario.check import place_of
 from loadtest.scenario.checks import checks
-from loadtest.scenario.clashes import LOADS
+from loadtest.scenario.clashes import AXES, LOADS
 from loadtest.scenario.document import Keys, Place, dotted
 from loadtest.scenario.model import AuditSettings, Block, Scenario, ServerSettings
 from loadtest.scenario.pattern import HTTP, pattern, written
@@ -27,20 +27,6 @@ from loadtest.workload.model import (
     Weighted,
     Workload,
 )
-
-AXES: dict[str, str] = {
-    "concurrency": "load",
-    "rate": "load",
-    "stages": "load",
-    "trace": "load",
-    "input_tokens": "workload",
-    "output_tokens": "workload",
-    "batch_size": "workload",
-    "model": "",
-    "scheduler": "server",
-    "max_batch_size": "server",
-}
-"""The keys of a block, and the section that gives what a block does not; "" is the top of the file."""
 
 
 def build(name: str, file: form.File, values: dict[Keys, Place]) -> tuple[Scenario, dict[str, str]]:

@@ -12,7 +12,20 @@ from loadtest.endpoints.dialect import ONE_A_REQUEST
 from loadtest.scenario import form
 from loadtest.scenario.document import Document, Fault, Keys, dotted
 
-LOADS = ("concurrency", "rate", "stages", "trace")
+AXES: dict[str, str] = {
+    "concurrency": "load",
+    "rate": "load",
+    "stages": "load",
+    "trace": "load",
+    "input_tokens": "workload",
+    "output_tokens": "workload",
+    "batch_size": "workload",
+    "model": "",
+    "scheduler": "server",
+    "max_batch_size": "server",
+}
+"""The keys of a block, and the section that gives what a block does not; "" is the top of the file."""
+LOADS = tuple(key for key, section in AXES.items() if section == "load")
 """The keys that say what a load is: one of them is given, and a block with one does not inherit another."""
 
 _EXCLUDES = {
@@ -22,14 +35,6 @@ _EXCLUDES = {
     ("concurrency", "trace"): "a trace is an open loop, a concurrency a closed one",
     ("rate", "trace"): "a trace has times of its own",
     ("stages", "trace"): "a trace has times of its own",
-}
-_ZIPPED = {
-    "input_tokens": "workload",
-    "output_tokens": "workload",
-    "batch_size": "workload",
-    "model": "",
-    "scheduler": "server",
-    "max_batch_size": "server",
 }
 
 Played = dict[Keys, Any]
@@ -183,7 +188,7 @@ def _zip_faults(document: Document, load: dict[str, Any], blocks: list[tuple[Key
     data = document.data
     for _, block in blocks or [((), {})]:
         kind = load_of(block, load)
-        sections = {kind: load} | {key: mapping(data, at) if at else data for key, at in _ZIPPED.items()}
+        sections = {kind: load} | {key: mapping(data, at) if at else data for key, at in AXES.items() if at != "load"}
         given = {key: block.get(key) or section.get(key) for key, section in sections.items()}
         counts = {
             key: len(value)

@@ -14,9 +14,9 @@ import msgspec
 from loadtest.endpoints.pattern import BODIES
 from loadtest.errors import ScenarioError
 from loadtest.scenario import catalog
-from loadtest.scenario.build import AXES, build
+from loadtest.scenario.build import build
 from loadtest.scenario.check import check, message, no_mapping
-from loadtest.scenario.clashes import LOADS, blocks_of, mapping
+from loadtest.scenario.clashes import AXES, LOADS, blocks_of, mapping
 from loadtest.scenario.document import Document, Fault, Place, dotted, parse, read, scalar
 from loadtest.scenario.model import Block, Override, Resolved, Scenario
 from loadtest.scenario.pattern import body_of

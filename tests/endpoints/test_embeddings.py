@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from loadtest.endpoints.answer import Answer, Usage
 from loadtest.endpoints.catalog import speak
@@ -15,6 +14,7 @@ from loadtest.errors import TargetError
 from loadtest.wire.control import Reply
 from loadtest.workload.model import Ask, Message
 from tests.endpoints.cutting import RECORDED, counted, differing, read
+from tests.endpoints.shapes import jsons
 
 EMBEDDINGS = speak(Settings("embeddings", "m"))
 TWO = Ask((Message("user", "a"), Message("user", "b")), 0)
@@ -99,16 +99,7 @@ def test_the_one_model_of_a_server_that_lists_none_is_known() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from("data embedding usage error total_tokens".split()), inner)
-        ),
-        max_leaves=10,
-    )
-)
+@given(jsons("data embedding usage error total_tokens"))
 def test_no_shape_of_json_makes_it_raise(reply: Any) -> None:
     assert read(EMBEDDINGS, counted(json.dumps(reply).encode())).outcome in ("ok", "stream_error")
     EMBEDDINGS.error_text(json.dumps(reply).encode())

@@ -13,6 +13,7 @@ from loadtest.endpoints.dialect import Settings
 from loadtest.records import OUTCOMES
 from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask, Message
+from tests.endpoints.shapes import jsons
 from tests.endpoints.spoken import HELLO, SPOKEN, Spoken, body, read, sse, taken, whole
 
 KINDS = [spoken.kind for spoken in SPOKEN]
@@ -110,22 +111,11 @@ def test_a_body_that_is_no_answer_says_what_it_is(kind: str, reply: bytes) -> No
         whole(kind, reply)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "type delta text thinking partial_json message content content_block usage input_tokens output_tokens "
-                "stop_reason name input response done done_reason eval_count prompt_eval_count tool_calls function "
-                "arguments token special generated_text details finish_reason generated_tokens prefill input_length "
-                "stop stop_type tokens_predicted tokens_evaluated timings cache_n prompt_n text_output error".split()
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
+JSON = jsons(
+    "type delta text thinking partial_json message content content_block usage input_tokens output_tokens "
+    "stop_reason name input response done done_reason eval_count prompt_eval_count tool_calls function "
+    "arguments token special generated_text details finish_reason generated_tokens prefill input_length "
+    "stop stop_type tokens_predicted tokens_evaluated timings cache_n prompt_n text_output error",
 )
 TYPES = "content_block_delta content_block_start message_start message_delta message_stop message error ping".split()
 EVENTS = st.dictionaries(st.sampled_from(["type", "message", "token", "stop", "content"]), JSON, max_size=3)

@@ -16,6 +16,7 @@ from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.records import OUTCOMES
 from loadtest.wire.exchange import Exchange, Failure, FailureKind
+from tests.endpoints.shapes import jsons
 
 CHAT = speak(Settings("chat", "m"))
 STREAM = (
@@ -48,20 +49,9 @@ def kind(reading: Reading) -> str | None:
     return reading.error.kind if reading.error else None
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "choices delta content text message usage error type thinking finish_reason completion_tokens "
-                "prompt_tokens prompt_tokens_details cached_tokens tool_calls function name object reasoning".split()
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
+JSON = jsons(
+    "choices delta content text message usage error type thinking finish_reason completion_tokens "
+    "prompt_tokens prompt_tokens_details cached_tokens tool_calls function name object reasoning",
 )
 EVENTS = st.lists(
     st.builds(lambda value: b"data: " + repr_json(value) + b"\n\n", JSON)

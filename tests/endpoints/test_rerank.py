@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from loadtest.endpoints.catalog import speak
 from loadtest.endpoints.dialect import Dialect, Settings
@@ -13,6 +12,7 @@ from loadtest.endpoints.rerank import Rerank
 from loadtest.endpoints.site import site
 from loadtest.workload.model import Ask, Message
 from tests.endpoints.cutting import RECORDED, counted, differing, read
+from tests.endpoints.shapes import jsons
 from tests.endpoints.test_embeddings import replies
 
 LONG = " ".join(f"w{number}" for number in range(40))
@@ -111,15 +111,6 @@ def test_no_cut_changes_what_an_answer_says() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from("results index score relevance_score usage meta tokens".split()), inner)
-        ),
-        max_leaves=10,
-    )
-)
+@given(jsons("results index score relevance_score usage meta tokens"))
 def test_no_shape_of_json_makes_it_raise(reply: Any) -> None:
     assert read(RERANK, counted(json.dumps(reply).encode())).outcome in ("ok", "stream_error")

@@ -13,6 +13,7 @@ from loadtest.endpoints.dialect import Settings
 from loadtest.wire.sse import ErrorEvent
 from loadtest.workload.model import Ask, Message
 from tests.endpoints.cutting import RECORDED, counted, differing, read
+from tests.endpoints.shapes import jsons
 
 RESPONSES = speak(Settings("responses", "m"))
 ASK = Ask((Message("system", "be brief"), Message("user", "hello")), 40)
@@ -227,20 +228,10 @@ def test_no_cut_changes_what_a_stream_says(case: str) -> None:
     assert not differing(RESPONSES, reply)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "type delta response item error usage status output content summary text incomplete_details "
-                "input_tokens input_tokens_details cached_tokens name arguments message".split()
-            ),
-            inner | st.sampled_from([TEXT, "response.completed", "response.output_item.added", "error", "failed"]),
-            max_size=5,
-        )
-    ),
-    max_leaves=12,
+JSON = jsons(
+    "type delta response item error usage status output content summary text incomplete_details "
+    "input_tokens input_tokens_details cached_tokens name arguments message",
+    [TEXT, "response.completed", "response.output_item.added", "error", "failed"],
 )
 
 

@@ -21,6 +21,7 @@ from loadtest.endpoints.reading import Reading
 from loadtest.errors import UsageError
 from loadtest.wire.exchange import Exchange
 from loadtest.workload.model import Ask, Message
+from tests.endpoints.shapes import jsons
 
 QUOTED = 'say "hi"\n\\ é & = %'
 ASK = Ask(
@@ -387,12 +388,7 @@ def test_what_is_no_answer_is_told(response: ResponseForm, body: bytes, words: s
     assert words in reading.error.message
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["c", "d", "t", "u", "in", "out", "f",
-                                                                                  "error", "message"]), inner),
-    max_leaves=12,
-)  # fmt: skip
+JSON = jsons("c d t u in out f error message")
 
 
 @given(st.lists(JSON, max_size=4), st.sampled_from([*"sncl"]), st.lists(st.integers(0, 2**20), max_size=4))
