@@ -18,6 +18,7 @@ import signal
 import socket
 from collections import defaultdict
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,9 +37,14 @@ T = TypeVar("T")
 
 CALLS_A_S = 400.0  # of all workers together: what leaves a scheduler most of its core (docs/scaling.md)
 PERIOD_S = 0.25  # between two calls to a worker, as far as there are not too many of them
+_LOOK_S = 0.1
 _SILENT_S = 10.0
 _WAIT_S = 30.0
 _AT_A_TIME = 8  # workers whose clocks are looked at
+_NAMED = 3  # of the workers that were lost in one way
+_CERTIFICATES = (
+    "; tls:// takes certificates from Dask's configuration (DASK_DISTRIBUTED__COMM__TLS__CA_FILE and others)"
+)
 _ADDRESS = re.compile(r"local:[1-9]\d{0,2}|(?:tcp|tls)://\S+:\d+")
 
 
@@ -87,25 +93,40 @@ class ClusterEngine(Crew):
             import distributed  # noqa: PLC0415  # of an extra, and slow to load
         except ImportError:
             raise UsageError("--cluster needs the package distributed: pip install 'loadtest[cluster]'") from None
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it would say, we do
+        for name in [*logging.root.manager.loggerDict]:  # each has a level of its own
+            if name.startswith("distributed"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)  # what it would say, we do
         try:
-            if local is not None:
+            if local is None:
+                asyncio.run(_reach(self._where, self._silent_s))
+            else:
                 self._cluster = _started(local)
             self._client = distributed.Client(
                 self._cluster or self._where, set_as_default=False, timeout=self._silent_s, name="loadtest"
             )
-        except (*GONE, ValueError) as error:
+        except (*GONE, ValueError, TypeError) as error:  # the last of tls:// without certificates
+            hint = _CERTIFICATES if self._where.startswith("tls") else ""
             raise UsageError(
                 f"--cluster {self._where}: no scheduler of Dask answers there ({short(error)}); start one with dask "
-                "scheduler, or correct the address"
+                f"scheduler, or correct the address (tcp:// or tls://){hint}"
             ) from None
         self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
 
     def _chosen(self, workers: int | None) -> list[str]:
         """The addresses of the workers to play on, spread over the hosts."""
-        with contextlib.suppress(*GONE):  # there are not so many: seen below
-            self._client.wait_for_workers(workers or 1, timeout=self._wait_s)
-        found = sorted(self._client.ncores())
+
+        async def there() -> list[str]:
+            until = monotonic() + self._wait_s
+            while True:
+                found = await asyncio.wait_for(self._client.scheduler.ncores(), self._silent_s)
+                if len(found) >= (workers or 1) or monotonic() > until:
+                    return sorted(found)
+                await asyncio.sleep(_LOOK_S)
+
+        try:
+            found = self._wait_for(there())
+        except GONE as error:
+            raise WorkerLost(f"--cluster {self._where}: its scheduler does not answer ({short(error)})") from None
         if len(found) < (workers or 1):
             raise UsageError(
                 f"--cluster {self._where}: {len(found) or 'no'} worker{'s' * (len(found) != 1)} there after "
@@ -126,10 +147,11 @@ class ClusterEngine(Crew):
             calls = (call(self._client, address, self._wait_s, cluster_worker.welcome) for address in addresses)
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        ours, faults = cluster_worker.runs(), []
+        ours, faults, silent = cluster_worker.runs(), [], []
         for address, facts in zip(addresses, self._wait_for(all_facts()), strict=True):
             if isinstance(facts, GONE):
-                raise WorkerLost(f"--cluster: worker {address} does not answer ({short(facts)}); end it")
+                silent.append(f"worker {address} does not answer ({short(facts)}); end it")
+                continue
             if isinstance(facts, BaseException):
                 faults.append(f"worker {address} cannot run loadtest ({short(facts)})")
                 continue
@@ -138,6 +160,8 @@ class ClusterEngine(Crew):
             if unlike:
                 words = ", ".join(f"{name} {facts.runs.get(name)}, not {ours[name]}" for name in unlike)
                 faults.append(f"worker {address} on {facts.host} runs {words}")
+        if silent:
+            raise WorkerLost("--cluster: " + "\n  ".join(silent))
         if faults:
             raise UsageError(
                 "--cluster: " + "\n  ".join(faults) + "\n  install on the workers what runs here: "
@@ -248,7 +272,10 @@ class ClusterEngine(Crew):
         self._attended[number].cancel()
 
     def _lost(self, numbers: Sequence[int]) -> str:
-        return " and ".join(f"{self._workers[number]} {self._workers[number].why}" for number in numbers)
+        by_reason: dict[str, list[str]] = defaultdict(list)
+        for number in numbers:
+            by_reason[self._workers[number].why].append(str(self._workers[number]))
+        return " and ".join(f"{_named(workers)} {why}" for why, workers in by_reason.items())
 
     def _t0(self, number: int, t0_ns: int) -> int:
         return t0_ns + self._workers[number].clock.ns
@@ -266,8 +293,23 @@ class ClusterEngine(Crew):
         )
 
 
+def _named(workers: Sequence[str]) -> str:
+    more = len(workers) - _NAMED
+    return ", ".join(workers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
+
+
+async def _reach(where: str, timeout_s: float) -> None:
+    """See that a scheduler is there: dask's client would wait without end for what answers, and is none."""
+    from distributed import Security  # noqa: PLC0415  # of an extra
+    from distributed.comm import connect  # noqa: PLC0415
+
+    options = Security().get_connection_args("client")
+    comm = await asyncio.wait_for(connect(where, timeout=timeout_s, **options), timeout_s)
+    comm.abort()
 
 
 def _started(workers: int) -> Any:

@@ -57,7 +57,10 @@ class _Session:
     def __init__(self, order: Prepare, patience_s: float) -> None:
         self._order = order
         self._patience_s = patience_s
-        self._outbox = Outbox(Path(order.wiring.journal), lambda: self._obey(Turn(0)))
+        journal = Path(order.wiring.journal)
+        self._folder = journal.parent
+        self._folder.mkdir(0o700, exist_ok=True)  # a worker that was given up has removed it
+        self._outbox = Outbox(journal, lambda: self._obey(Turn(0)))
         self._said: deque[object] = deque()
         self._called = time.monotonic()
         self._over = asyncio.Event()
@@ -74,14 +77,18 @@ class _Session:
         except UsageError as error:
             self._said.append(Failed(type(error).__name__, str(error)))
         try:
-            while not self._over.is_set() and time.monotonic() - self._called < self._patience_s:
+            while not self._over.is_set() and not self._forgotten:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), _WATCH_S)
         finally:
             await self._player.close()
             self._outbox.remove()
+            if self._forgotten:  # then nobody says farewell
+                farewell(str(self._folder))
 
-    def attend(self, orders: list[object], offset: int, most: int) -> Reply:
+    def attend(self, orders: list[object], offset: int, most: int) -> Reply | None:
+        if self._forgotten:  # this process was stopped, and who calls has given it up meanwhile
+            return None
         self._called = time.monotonic()
         for order in orders:
             self._obey(order)
@@ -96,6 +103,10 @@ class _Session:
         assert self._loop is not None
         assert self._player is not None
         self._loop.call_soon_threadsafe(self._player.obey, order)
+
+    @property
+    def _forgotten(self) -> bool:
+        return time.monotonic() - self._called > self._patience_s
 
     @property
     def begun(self) -> bool:
@@ -141,6 +152,7 @@ def welcome(dask_worker: Any) -> Facts:
 
 def store(path: str, offset: int, part: bytes) -> None:
     """Write a part of a file that the run needs here."""
+    Path(path).parent.mkdir(0o700, exist_ok=True)
     with Path(path).open("r+b" if offset else "wb") as file:
         file.seek(offset)
         file.write(part)

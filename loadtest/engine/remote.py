@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import queue
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from loadtest.engine.clocks import Offset, Trip, offset
 from loadtest.engine.cluster_worker import Facts, Reply
 from loadtest.engine.journal import Journal
 from loadtest.engine.orders import Done, Failed, Prepare, Ready
-from loadtest.errors import LoadtestError, ResultError
+from loadtest.errors import LoadtestError, ResultError, WorkerLost
 from loadtest.workload.corpus import UNICODE
 from loadtest.workload.model import Workload
 
@@ -30,8 +31,15 @@ LEAVE_S = 2.0
 _NOTICED_S = 0.25  # until dask's client knows that its scheduler has gone, which a call may have met before
 TRIPS = 24  # round trips by which a clock is known: before each level, and the last ones of it
 _PART = 4 << 20  # bytes of a journal or a file in one call
+_NOISE = re.compile(
+    r"^.*>: (?:\w+: )?|\[Errno \d+\] "
+)  # of dask's errors: the connection, and the kind within the kind
 # How a worker or the scheduler turns out to be gone; a call that dask itself gives up is cancelled.
 GONE = (OSError, TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
+
+
+class _Ended(OSError):
+    """The worker answers, and its level is no more: it was not called for too long, or was started anew."""
 
 
 async def call(client: Any, address: str, timeout_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -93,7 +101,7 @@ class Remote:
             order = await self._placed(order, token)
             # Pinned, and never tried again: what was sent once is not to be sent twice.
             task = self._client.submit(
-                cluster_worker.play, token, order, 1.5 * self._silent_s, key=f"loadtest-{token}",
+                cluster_worker.play, token, order, self._silent_s + period_s, key=f"loadtest-{token}",
                 workers=[self.address], allow_other_workers=False, pure=False, retries=0,
             )  # fmt: skip
             await self._begun(task, token, journal)
@@ -105,6 +113,7 @@ class Remote:
             assert ours is not None
             if not ours.cancelling():  # that is the level given up, and no loss
                 self.why = await self._lost(error)
+                self._files.clear()  # a worker that nobody calls removes them
         except Exception as error:  # noqa: BLE001  # whatever it raised over there
             words = f"{self} failed, which is a bug in loadtest: {error!r}"
             heard.put((self.number, Failed("LoadtestError", words)))
@@ -122,14 +131,15 @@ class Remote:
         """Until the task is there.
 
         Raises:
-            LoadtestError: it does not come.
+            WorkerLost: it does not come.
+            LoadtestError: it came, and ended with an error.
         """
         until = monotonic() + BEGIN_S
-        while not await self._asked(token, journal):
+        while await self._asked(token, journal) is None:
             if task.status == "error":
                 raise LoadtestError(f"{self} cannot play: {await task.exception()!r}")
             if monotonic() > until:
-                raise LoadtestError(
+                raise WorkerLost(
                     f"{self} did not begin within {BEGIN_S:g} s: it is busy with another task; give loadtest workers "
                     "of its own"
                 )
@@ -141,14 +151,17 @@ class Remote:
     ) -> None:  # fmt: skip
         last: object = None
         while True:
-            more = await self._asked(token, journal) == "more"
+            more = await self._told(token, journal)
             while self._said:
                 message = self._said.popleft()
                 if isinstance(message, Ready):
+                    while measuring.locked():  # called all the same, lest it takes us for gone
+                        await self._told(token, journal)
+                        await asyncio.sleep(period_s)
                     async with measuring:
                         self._trips.clear()
                         while len(self._trips) < TRIPS:
-                            await self._asked(token, journal)
+                            await self._told(token, journal)
                     self.clock = offset(self._trips)
                 if isinstance(message, Done | Failed):
                     last = message
@@ -162,8 +175,19 @@ class Remote:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), period_s)
 
-    async def _asked(self, token: str, journal: Journal) -> str:
-        """One call: orders there, news back. Tells whether there is "more" to fetch, or "all" is; nothing: not begun.
+    async def _told(self, token: str, journal: Journal) -> bool:
+        """One call to a level that has begun; whether there is more to fetch.
+
+        Raises:
+            ResultError: the records cannot be written here.
+            OSError: the level is no more.
+        """
+        if (more := await self._asked(token, journal)) is None:
+            raise _Ended
+        return more
+
+    async def _asked(self, token: str, journal: Journal) -> bool | None:
+        """One call: orders there, news back. Whether there is more to fetch; None: it has not begun, or is no more.
 
         Raises:
             ResultError: the records cannot be written here.
@@ -176,21 +200,23 @@ class Remote:
         )
         if reply is None:
             self._orders = [*orders, *self._orders]
-            return ""
+            return None
         self._trips.append(Trip(asked, reply.stamp_ns, perf_counter_ns()))
         if lines := zlib.decompress(reply.lines):
             journal.append(lines)
         self._journal_at = reply.offset
         self._said.extend(reply.said)
-        return "more" if reply.more else "all"
+        return reply.more
 
     async def _lost(self, error: BaseException) -> str:
         await asyncio.sleep(_NOTICED_S)
         if self._client.status != "running" or isinstance(error, asyncio.CancelledError):  # dask cancels its own calls
-            return "was lost with the scheduler"
+            return "did not answer any more: the scheduler has gone"
+        if isinstance(error, _Ended):
+            return "did not play any more (not called for too long, or started anew)"
         if isinstance(error, TimeoutError):
             return f"did not answer for {self._silent_s:g} s"
-        return f"was lost ({short(error)})"
+        return f"did not answer any more ({short(error)})"
 
     # -- what a level needs there
 
@@ -232,7 +258,7 @@ class Remote:
 def short(error: BaseException) -> str:
     """What went wrong, in one line. What dask cannot read it wraps in a bare exception."""
     words = str(error) if type(error) is Exception else f"{type(error).__name__}: {error}"
-    return words.splitlines()[0].removesuffix(": ")
+    return _NOISE.sub("", words.splitlines()[0]).removesuffix(": ")
 
 
 def _parts(path: str) -> Iterator[tuple[int, bytes]]:
