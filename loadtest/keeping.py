@@ -96,10 +96,10 @@ class Keeper:
         """``requests`` as they are now, whatever comes to them later."""
         return copy.copy(self._requests)
 
-    def look(self, written: int, *, may_turn: bool) -> bool:
+    def look(self, written: int) -> bool:
         """Take in what has been written; tells whether the workers are now to go on in a new file.
 
-        ``written`` is how often each of them, at least, has turned to a new one. ``may_turn``: whether they can.
+        ``written`` is how often each of them, at least, has turned to a new one.
 
         Raises:
             ResultError: the journal cannot be read, or what is kept of it not be written.
@@ -117,7 +117,7 @@ class Keeper:
             if written >= self.turned:
                 self._settle()
             return False
-        if size < PART_BYTES or not may_turn:
+        if size < PART_BYTES:
             return False
         self._turn()
         return True

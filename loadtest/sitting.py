@@ -163,7 +163,6 @@ class Sitting:
             self._progress,
             self._asked.abort_on,
             checkpoints,
-            turns=self._engine.turns,
             stall_s=self._asked.stall_timeout_s,
         )
         with self._telemetry.watching(level.index, self.folder) as watching:

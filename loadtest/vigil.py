@@ -69,13 +69,12 @@ class Checkpoints:
 class Vigil:
     """Of one level. ``see`` is shown what the workers have counted, and ``news`` is what they are to be told.
 
-    ``turns``: whether workers go on in a new file of the journal. ``stall_s``: how long a target that owes answers may
-    send nothing before that is remarked.
+    ``stall_s``: how long a target that owes answers may send nothing before that is remarked.
     """
 
     def __init__(
         self, keeper: Keeper, progress: Progress, abort_on: str | None, checkpoints: Checkpoints, *,
-        turns: bool, stall_s: float,
+        stall_s: float,
     ) -> None:  # fmt: skip
         self.remarks: list[str] = []
         self.failure: LoadtestError | None = None
@@ -84,7 +83,6 @@ class Vigil:
         self._progress = progress
         self._watch = abort.Watch(abort.parse(abort_on)) if abort_on else None
         self._checkpoints = checkpoints
-        self._turns = turns
         self._stall_s = max(stall_s, _SILENT_S)
         self._news: Turn | None = None
         self._silent = False
@@ -103,7 +101,7 @@ class Vigil:
         return None if self._watch is None else self._watch.see(at_s, ok, failed, in_flight, silent_s)
 
     def _keep(self, workers: Sequence[Snapshot]) -> None:
-        if self._keeper.look(min(worker.turned for worker in workers), may_turn=self._turns):
+        if self._keeper.look(min(worker.turned for worker in workers)):
             self._news = Turn(self._keeper.turned)
         self._checkpoints.look(self._keeper.so_far)
 

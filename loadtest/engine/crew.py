@@ -72,8 +72,6 @@ class Crew(abc.ABC):
     """``size`` workers, numbered from 0. A context manager: leaving it ends them."""
 
     size: int
-    # Whether workers write to the run's journal themselves, and go on in a new file of it when they are told to.
-    turns = True
     # The common t0 lies so far ahead that every worker has heard of it by then.
     start_ahead_s = 0.02
 

@@ -367,7 +367,6 @@ def test_a_target_that_goes_silent_is_told_of_once_each_time(tmp_path: Path) -> 
         Progress(StringIO(), quiet=True),
         None,
         vigil.Checkpoints(lambda _: None, lambda _: None),
-        turns=True,
         stall_s=60.0,
     )
     for at_s, silent_s in ((100.0, 50.0), (120.0, 70.0), (130.0, 80.0), (140.0, 0.0), (300.0, 61.0)):

@@ -143,7 +143,7 @@ class Long:
                 before, now = sizes.get(folder, 0), sum(map(_size, folder.glob("*.jsonl*")))
                 sizes[folder] = now
                 self.fell += now < before
-            if self.keeper.look(min(each.turned for each in workers), may_turn=True):
+            if self.keeper.look(min(each.turned for each in workers)):
                 self._news.append(Turn(self.keeper.turned))
             return seen(at_s, workers)
 
