@@ -14,14 +14,18 @@ from loadtest.errors import ResultError
 from loadtest.flags import (
     UNPLAYED,
     export_flags,
+    json_flag,
     live_flags,
     option,
+    output_flag,
     pipeline_flags,
     probe_flags,
+    quiet_flag,
     records_flag,
     resume_flags,
     scenario_flags,
     search_flags,
+    verbose_flag,
     way_flags,
 )
 from loadtest.headings import Command
@@ -77,14 +81,14 @@ def main() -> None:
     "which it is 98 or decided. [default: report]",
 )
 @click.option("--strict", is_flag=True, help="Exit 97 when the client was the limit in any level.")
-@option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@output_flag
 @records_flag
-@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@json_flag
 @live_flags
 @export_flags
 @pipeline_flags
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@quiet_flag
+@verbose_flag
 @click.pass_context
 def run(
     ctx: click.Context, /, url: str | None, source: str | None, json_to: str | None, output: Path | None,
@@ -155,12 +159,12 @@ def run(
     metavar="'NAME: SLO; …'",
     help="A set of SLOs by itself instead of --slo; repeatable: one search answers all.",
 )
-@option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result.")
+@output_flag
 @records_flag
-@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@json_flag
 @live_flags
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@quiet_flag
+@verbose_flag
 @click.pass_context
 def capacity(
     ctx: click.Context, /, url: str | None, source: str | None, axis: Literal["rate", "concurrency"] | None,
@@ -199,10 +203,10 @@ def capacity(
 @click.argument("url", required=False)
 @resume_flags
 @option("--budget", metavar="TIME", help="Of a search: begin no trial that would end after it. [default: 30m]")
-@option("--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table.")
+@json_flag
 @live_flags
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+@quiet_flag
+@verbose_flag
 @click.pass_context
 def resume(
     ctx: click.Context, /, folder: Path, url: str | None, budget: str | None, json_to: str | None, quiet: bool,
@@ -246,7 +250,7 @@ def resume(
 @probe_flags
 @option("--json", "json_to", metavar="-|FILE", help="Write what was found there; - is stdout, instead of the text.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print the bytes of the timed request and its response.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@quiet_flag
 @click.pass_context
 def probe(
     ctx: click.Context, /, url: str, source: str | None, json_to: str | None, verbose: bool, quiet: bool, **flags: Any
@@ -409,7 +413,7 @@ def schema(of: str) -> None:
 @click.option("--quick", is_flag=True, help="Fewer and shorter rows: under 15 s instead of a minute.")
 @click.option("--save", is_flag=True, help="Keep the limits, so that later runs on this machine warn beforehand.")
 @option("--json", "json_to", metavar="-|FILE", help="Also write the figures there; - is stdout, instead of the table.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@quiet_flag
 def calibrate(*, quick: bool, save: bool, json_to: str | None, quiet: bool) -> None:
     """Play a server whose latencies are known, at 1 to 1,024 streams, and print what one worker adds to them.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadtest import intent, terminal
-from loadtest.flags import export_flags, live_flags, option, pipeline_flags, scenario_flags, way_flags
+from loadtest.flags import export_flags, live_flags, option, pipeline_flags, quiet_flag, scenario_flags, way_flags
 from loadtest.headings import Command
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def explain(folder: Path, json_to: str | None) -> None:
 @option("--json", "json_to", metavar="-|FILE", help="Write the comparison there; - is stdout, instead of the table.")
 @live_flags
 @pipeline_flags
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@quiet_flag
 @click.pass_context
 def compare(
     ctx: click.Context, /, named: tuple[str, ...], tolerance: str, metrics: tuple[str, ...], allow_unlike: bool,

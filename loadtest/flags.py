@@ -287,6 +287,20 @@ _LIVE = (
 )
 
 
+output_flag = option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="New folder for the result."
+)
+json_flag = option(
+    "--json", "json_to", metavar="-|FILE", help="Also write result.json there; - is stdout, instead of the table."
+)
+"""Where the result goes, of every command that makes one."""
+
+
+quiet_flag = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+verbose_flag = click.option("-v", "--verbose", count=True, help="Log to stderr; twice for more.")
+"""What goes to stderr, of every command that takes its time."""
+
+
 records_flag = option(
     "--records",
     type=click.Choice(["all", "sampled", "none"]),
