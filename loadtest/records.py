@@ -23,6 +23,7 @@ from loadtest.errors import ResultError
 JOURNAL = "records.jsonl"
 Mode = Literal["all", "sampled", "none"]
 """Which requests a run leaves behind: all, some of them (``loadtest.keeping`` says which), or none."""
+_PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may not meet
 _PART = re.compile(r"records-([0-9]{5,})\.jsonl(\.gz)?")
 
 Outcome = Literal["ok", "http_error", "stream_error", "transport_error", "timed_out", "cancelled", "never_sent"]
@@ -40,6 +41,14 @@ class RequestError(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     status: int | None = None
     retry_after_s: float | None = None
+
+
+def lasting(error: RequestError) -> bool:
+    """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
+    status = error.status or 0
+    if error.kind in ("http_status", "redirect"):
+        return 300 <= status < 500 and status not in _PASSING_STATUS
+    return error.kind in ("connect", "tls", "not_a_stream", "json_error")
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):

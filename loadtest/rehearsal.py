@@ -14,9 +14,9 @@ from loadtest.endpoints.dialect import Settings
 from loadtest.endpoints.reading import Reading
 from loadtest.engine.maker import Letters
 from loadtest.engine.orders import Wiring
-from loadtest.engine.recorder import lasting
 from loadtest.errors import TargetError
 from loadtest.level import Level
+from loadtest.records import lasting
 from loadtest.schedule import stream
 from loadtest.wire.control import Reply
 from loadtest.wire.origin import parse

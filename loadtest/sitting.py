@@ -25,7 +25,6 @@ from loadtest.endpoints.site import site
 from loadtest.engine.crew import Crew, Interrupts, Renewed
 from loadtest.engine.local import LocalEngine, check_budget, workers_for
 from loadtest.engine.orders import Turn, Wiring
-from loadtest.engine.recorder import lasting
 from loadtest.errors import Aborted, LoadtestError, ResultError, TargetError, WorkerLost
 from loadtest.folder import output_folder, write_scenario
 from loadtest.keeping import Keeper
@@ -33,7 +32,7 @@ from loadtest.level import Level, LevelRun
 from loadtest.material import Material, material, skipped, sources
 from loadtest.options import Options
 from loadtest.progress import Progress
-from loadtest.records import Record, cut, read
+from loadtest.records import Record, cut, lasting, read
 from loadtest.records import records as kept_records
 from loadtest.redact import Redactor
 from loadtest.rehearsal import Rehearsed, health, rehearse, waited

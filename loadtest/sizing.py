@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +11,7 @@ from loadtest.endpoints.answer import Answer
 from loadtest.endpoints.catalog import speak
 from loadtest.endpoints.dialect import Dialect, Settings
 from loadtest.errors import TargetError
+from loadtest.records import RequestError, lasting
 from loadtest.schedule import stream
 from loadtest.target import Facts, Target
 from loadtest.workload.model import Ask, Message
@@ -19,6 +21,7 @@ from loadtest.workload.tokens import Fit, Tokens, by_tokenizer, measure
 _SAMPLES, _PLACES = 6, 8  # requests that are counted for each corpus, and from how many places of it each is
 _T = 2.57  # 97.5 % of Student's t with 5 degrees of freedom
 _WORDS_SHOWN = 80  # characters
+_PAUSES_S = (0.5, 1.0, 2.0)  # after a refusal that the next request may not meet
 _WORDS = 8  # of the texts that tell what stands around them
 
 
@@ -75,6 +78,11 @@ class _Counter:
         body = msgspec.json.decode(self._dialect.body(Ask((Message("user", text),), self._dialect.fewest)))
         try:
             reply = self._target.ask(self._dialect.path, body)
+            for pause_s in _PAUSES_S:
+                if reply.status < 400 or lasting(RequestError("http_status", "", reply.status)):
+                    break
+                time.sleep(pause_s)
+                reply = self._target.ask(self._dialect.path, body)
         except TargetError as error:
             raise _Uncounted(str(error)) from None
         if reply.status != 200:

@@ -70,6 +70,19 @@ def test_words_are_fitted_to_what_the_endpoint_counts(tokenizer: Tokenizer) -> N
         assert sum(counted) / len(counted) == pytest.approx(1000, rel=0.1)
 
 
+def test_a_busy_endpoint_is_asked_again(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    busy = iter([429, 503, 200, 429])
+
+    def answer(text: str) -> Any:
+        status = next(busy, 200)
+        return Reply(status, "busy", None) if status != 200 else 11 + len(tokenizer.encode(text).ids)
+
+    assert sized(Endpoint(answer), WORDS, CHAT, None, [None], 1).fits
+    assert waited == [0.5, 1.0, 0.5]
+
+
 def refuse(text: str) -> int:
     raise TargetError("cannot reach it")
 

@@ -10,14 +10,13 @@ from loadtest.engine.journal import Journal
 from loadtest.engine.maker import Made
 from loadtest.engine.orders import Prepare
 from loadtest.histogram import bucket
-from loadtest.records import Record, RequestError, TokenSource
+from loadtest.records import Record, RequestError, TokenSource, lasting
 from loadtest.redact import Redactor
 from loadtest.wire.exchange import Exchange
 from loadtest.workload import tokenizer
 
 _GAPS_KEPT = 4096  # per-token gaps kept in a record
 _REFUSALS = 10  # this many refusals and nothing else: the target is unusable as it was called
-_PASSING_STATUS = frozenset({408, 409, 425, 429})  # 4xx that another try may not meet
 
 
 class Recorder:
@@ -227,11 +226,3 @@ class Recorder:
             samples=made.samples,
             text=self._redact("".join(answer.texts)) if self._level.paired else None,
         )
-
-
-def lasting(error: RequestError) -> bool:
-    """Whether the next request would fail the same way: a wrong path, key, model or address, not a busy server."""
-    status = error.status or 0
-    if error.kind in ("http_status", "redirect"):
-        return 300 <= status < 500 and status not in _PASSING_STATUS
-    return error.kind in ("connect", "tls", "not_a_stream", "json_error")
