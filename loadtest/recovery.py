@@ -47,7 +47,7 @@ def recovered(folder: Path) -> Result:
     found: dict[int, LevelResult] = {}
     sent, sighted = prompts([]), trail.read(folder)
     for index, requests in sorted(_requests(folder).items()):
-        if index in missing:
+        if index in missing and index < len(levels):  # of what a run plays beyond its plan, the figures so far stay
             figures = summarise(levels[index], requests, None, sent, tightest_ms(slos))
             if sighted is not None and sighted.setting.level == index:
                 figures = with_sight(figures, requests, sighted)

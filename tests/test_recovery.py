@@ -9,7 +9,7 @@ from loadtest.folder import RESOLVED
 from loadtest.level import Level
 from loadtest.records import JOURNAL, Record
 from loadtest.recovery import recovered
-from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, not_reached, write
+from loadtest.result import Conditions, Endpoint, Hardware, Result, ScenarioRef, Tool, load, not_reached, write
 from loadtest.scenario import Override
 from loadtest.workload.model import Data, Rows, Trace
 from loadtest.workload.rows import prepare, prepare_trace
@@ -140,3 +140,16 @@ def test_trace_is_recovered_with_its_own_span(tmp_path: Path) -> None:
     assert found.window.measured_s == pytest.approx(2.132)
     assert [(data.source, data.order) for data in found.workload.data] == [("t.jsonl", None)]
     assert found.client.valid, found.client.reasons
+
+
+def test_a_second_playing_that_was_cut_short_has_the_figures_that_were_written_last(tmp_path: Path) -> None:
+    folder = tmp_path / "result"
+    (level,) = _begun(folder, "load: {rate: 10, duration: 10s, warmup: 1s}\nseed: 1\n")
+    before = load(folder)
+    first = msgspec.structs.replace(before.levels[0], status="ok")
+    more = msgspec.structs.replace(
+        before.levels[0], name=f"{level.name} (more)", status="aborted", goes_on=True, extends=level.name
+    )
+    write(msgspec.structs.replace(before, levels=[first, more]), folder)
+    _write(folder, answer(0, 2000.0), answer(0, 2000.0, level=1))
+    assert recovered(folder).levels == [first, more]
