@@ -28,6 +28,7 @@ from loadtest.workload.model import Workload
 
 BEGIN_S = 30.0  # in which a worker that has nothing else to do has begun a task
 LEAVE_S = 2.0
+_DOUBT_S = 1.0  # without an answer, until the scheduler is asked whether the worker is still there
 _NOTICED_S = 0.25  # until dask's client knows that its scheduler has gone, which a call may have met before
 TRIPS = 24  # round trips by which a clock is known: before each level, and the last ones of it
 _PART = 4 << 20  # bytes of a journal or a file in one call
@@ -39,7 +40,7 @@ GONE = (OSError, TimeoutError, asyncio.CancelledError, concurrent.futures.Cancel
 
 
 class _Ended(OSError):
-    """The worker answers, and its level is no more: it was not called for too long, or was started anew."""
+    """The worker, or its level, is known to be no more; the words say so of it."""
 
 
 async def call(client: Any, address: str, timeout_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -163,7 +164,10 @@ class Remote:
                         while len(self._trips) < TRIPS:
                             await self._told(token, journal)
                     self.clock = offset(self._trips)
-                if isinstance(message, Done | Failed):
+                if isinstance(message, Failed):
+                    disk = " (that is its --local-directory)" if message.kind == ResultError.__name__ else ""
+                    last = Failed(message.kind, f"{self}: {message.message}{disk}")
+                elif isinstance(message, Done):
                     last = message
                 else:
                     heard.put((self.number, message))
@@ -183,7 +187,7 @@ class Remote:
             OSError: the level is no more.
         """
         if (more := await self._asked(token, journal)) is None:
-            raise _Ended
+            raise _Ended("did not play any more (not called for too long, or started anew)")
         return more
 
     async def _asked(self, token: str, journal: Journal) -> bool | None:
@@ -195,9 +199,7 @@ class Remote:
         self._wake.clear()
         orders, self._orders = self._orders, []
         asked = perf_counter_ns()
-        reply: Reply | None = await call(
-            self._client, self.address, self._silent_s, cluster_worker.attend, token, orders, self._journal_at, _PART
-        )
+        reply = await self._answered(token, orders)
         if reply is None:
             self._orders = [*orders, *self._orders]
             return None
@@ -208,12 +210,26 @@ class Remote:
         self._said.extend(reply.said)
         return reply.more
 
+    async def _answered(self, token: str, orders: list[object]) -> Reply | None:
+        """A call's answer, as long as the worker is there: dask tries for long to reach one that was killed."""
+        asked = cluster_worker.attend, token, orders, self._journal_at, _PART
+        answer: asyncio.Future[Reply | None] = asyncio.ensure_future(
+            call(self._client, self.address, self._silent_s, *asked)
+        )
+        try:
+            while not (await asyncio.wait([answer], timeout=_DOUBT_S))[0]:
+                if self.address not in await asyncio.wait_for(self._client.scheduler.ncores(), self._silent_s):
+                    raise _Ended("left the cluster (killed, or ended)")
+            return answer.result()
+        finally:
+            answer.cancel()
+
     async def _lost(self, error: BaseException) -> str:
         await asyncio.sleep(_NOTICED_S)
         if self._client.status != "running" or isinstance(error, asyncio.CancelledError):  # dask cancels its own calls
             return "did not answer any more: the scheduler has gone"
         if isinstance(error, _Ended):
-            return "did not play any more (not called for too long, or started anew)"
+            return str(error)
         if isinstance(error, TimeoutError):
             return f"did not answer for {self._silent_s:g} s"
         return f"did not answer any more ({short(error)})"
