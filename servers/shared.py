@@ -196,10 +196,6 @@ class BuilderModel(SharedModel):
         self.tokens[:count] = chosen
         return chosen
 
-    def logits(self, row: int) -> NDArray[np.float32]:
-        row_logits: NDArray[np.float32] = self._logits[row]
-        return row_logits
-
     def _step(
         self, io: Any, ids: NDArray[np.int64], mask: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> list[int]:
