@@ -42,9 +42,7 @@ _SILENT_S = 10.0
 _WAIT_S = 30.0
 _AT_A_TIME = 8  # workers whose clocks are looked at
 _NAMED = 3  # of the workers that were lost in one way
-_CERTIFICATES = (
-    "; tls:// takes certificates from Dask's configuration (DASK_DISTRIBUTED__COMM__TLS__CA_FILE and others)"
-)
+_CERTIFICATES = "tls:// takes certificates from Dask's configuration (DASK_DISTRIBUTED__COMM__TLS__CA_FILE and others)"
 _ADDRESS = re.compile(r"local:[1-9]\d{0,2}|(?:tcp|tls)://\S+:\d+")
 
 
@@ -104,11 +102,12 @@ class ClusterEngine(Crew):
             self._client = distributed.Client(
                 self._cluster or self._where, set_as_default=False, timeout=self._silent_s, name="loadtest"
             )
-        except (*GONE, ValueError, TypeError) as error:  # the last of tls:// without certificates
-            hint = _CERTIFICATES if self._where.startswith("tls") else ""
+        except TypeError:
+            raise UsageError(f"--cluster {self._where}: {_CERTIFICATES}") from None
+        except (*GONE, ValueError) as error:
             raise UsageError(
                 f"--cluster {self._where}: no scheduler of Dask answers there ({short(error)}); start one with dask "
-                f"scheduler, or correct the address (tcp:// or tls://){hint}"
+                f"scheduler, or correct the address (tcp:// or tls://)"
             ) from None
         self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
 

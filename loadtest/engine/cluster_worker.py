@@ -15,6 +15,7 @@ import tempfile
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,10 @@ class _Session:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), _WATCH_S)
         finally:
+            forgotten = not self._over.is_set()
             await self._player.close()
             self._outbox.remove()
-            if self._forgotten:  # then nobody says farewell
+            if forgotten:  # then nobody says farewell
                 farewell(str(self._folder))
 
     def attend(self, orders: list[object], offset: int, most: int) -> Reply | None:
@@ -100,9 +102,13 @@ class _Session:
         return Reply(time.perf_counter_ns(), said, zlib.compress(lines, _LEVEL), offset + len(lines), more)
 
     def _obey(self, order: object) -> None:
-        assert self._loop is not None
         assert self._player is not None
-        self._loop.call_soon_threadsafe(self._player.obey, order)
+        self._soon(self._player.obey, order)
+
+    def _soon(self, what: Callable[..., None], *arguments: object) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # it has just been closed: the level is over
+            self._loop.call_soon_threadsafe(what, *arguments)
 
     @property
     def _forgotten(self) -> bool:
@@ -114,7 +120,7 @@ class _Session:
 
     def leave(self) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+            self._soon(self._over.set)
 
 
 _sessions: dict[str, _Session] = {}

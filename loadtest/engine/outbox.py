@@ -41,7 +41,10 @@ class Outbox:
             self._path.rename(self._full)
             self._turning = True
             self._turn()
-        return part[: part.rfind(b"\n") + 1], not whole or self._turned
+        lines = part[: part.rfind(b"\n") + 1]
+        if lines:
+            return lines, not whole or self._turned
+        return b"", self._turned and not part  # a line that a full disk has torn stays there
 
     def remove(self) -> None:
         """Remove what there is: nobody writes any more."""

@@ -78,7 +78,7 @@ class Remote:
     @property
     def slowest_s(self) -> float:
         """The longest round trip lately."""
-        return max((trip.answered - trip.asked for trip in self._trips), default=0) / 1e9
+        return max((trip.answered - trip.asked for trip in tuple(self._trips)), default=0) / 1e9
 
     def order(self, order: object) -> None:
         """Say it with the next call, which is made at once. Only in the client's loop."""

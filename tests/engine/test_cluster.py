@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent(cluster: Cluster, 
         pytest.raises(UsageError, match=r"no scheduler of Dask answers"),
     ):
         ClusterEngine(f"tcp://127.0.0.1:{mute.getsockname()[1]}", silent_s=0.5)
-    with pytest.raises(UsageError, match=r"no scheduler .* tls:// takes certificates from Dask's configuration"):
+    with pytest.raises(UsageError, match=r"tls://.*: tls:// takes certificates from Dask's configuration"):
         ClusterEngine(cluster.address.replace("tcp", "tls"), silent_s=0.5)
     with pytest.raises(UsageError, match=r"3 workers there after 0.2 s, and --workers asks for 7; start more"):
         ClusterEngine(cluster.address, 7, wait_s=0.2)

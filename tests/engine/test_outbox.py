@@ -98,6 +98,19 @@ def test_a_line_longer_than_a_call_comes_whole(tmp_path: Path) -> None:
     written.close()
 
 
+def test_a_line_that_a_full_disk_tore_is_not_asked_for_without_end(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.write(200)
+    written.take()
+    assert written.asked
+    written._journal.append(b"torn")
+    written.turn()
+    while written.more:
+        written.take()
+    assert written.collected == written.all
+    written.close()
+
+
 def test_before_the_first_record_and_after_the_level_there_is_nothing(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "none.jsonl", lambda: None)
     assert outbox.take(0, MOST) == (b"", False)
