@@ -79,6 +79,11 @@ def _confirmed(*, yes: bool) -> Callable[[str], bool] | None:
 
 
 def seconds(flag: str, text: str | None) -> float | None:
+    """The time that was given to a flag, None for none.
+
+    Raises:
+        UsageError: it is no time.
+    """
     from loadtest.duration import duration
 
     try:

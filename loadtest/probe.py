@@ -49,9 +49,7 @@ def probe(options: Options, progress: Progress, *, raw: bool = False) -> Portrai
     def reached() -> approach.Reached:
         return approach.reached(options, resolved)
 
-    def say(words: str) -> None:
-        progress.note(options.redact(words))
-
+    say = approach.saying(options, progress)
     with asked_to_stop() as interrupts, interrupts.at_once():
         found = waited(reached, options.wait_ready_s, say) if options.wait_ready_s else reached()
         target, wiring = found.target, found.wiring
