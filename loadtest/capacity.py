@@ -140,7 +140,7 @@ class _Play:
         )
         self._levels = before.levels[:count]
         self._sitting.go_on(range(count))
-        mark(self._sitting, before, before.audits)
+        mark(self._sitting, before, self._levels, before.audits)
 
     def search(self, setting: Level, until: float) -> None:
         """Search at one setting, by all tiers, until all have their brackets or it is ``until`` (monotonic seconds).

@@ -193,8 +193,10 @@ def _lines(path: Path, offset: int = 0) -> Iterator[bytes]:
         raise ResultError(f"cannot read {path}: {error.strerror}") from None
 
 
-def cut(folder: Path, levels: Collection[int]) -> None:
-    """Leave of the journal in ``folder`` what it has of these levels; it is made where there is none.
+def cut(folder: Path, levels: Collection[int]) -> bool:
+    """Leave of the journal in ``folder`` what it has of these levels, and tell whether that was less than all.
+
+    It is made where there is none.
 
     Levels are played one after the other, so what is dropped is its end.
 
@@ -232,6 +234,7 @@ def cut(folder: Path, levels: Collection[int]) -> None:
         (folder / JOURNAL).touch()
     except OSError as error:
         raise ResultError(f"cannot go on with {folder / JOURNAL}: {error.strerror}") from None
+    return not whole
 
 
 class _OfLevel(msgspec.Struct):

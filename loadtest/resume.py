@@ -78,15 +78,20 @@ def again(sitting: Sitting, before: Result) -> tuple[list[LevelResult], list[Lev
     planned, extends = sitting.levels, sitting.extends
     played, extensions = _kept(before, planned, extends=extends)
     sitting.go_on({*range(len(played)), *range(len(planned), len(planned) + len(extensions))})
-    mark(sitting, before, audits=before.audits if played else [])
+    mark(sitting, before, [*played, *extensions], before.audits if played else [])
     return played, extensions
 
 
-def mark(sitting: Sitting, before: Result, audits: list[Audit]) -> None:
-    """Have the result say that it was gone on with, what it said before, and what is no longer as it was then."""
+def mark(sitting: Sitting, before: Result, kept: Sequence[LevelResult], audits: list[Audit]) -> None:
+    """Have the result say that it was gone on with, what is no longer as it was then, and what it said before.
+
+    But for what it said of levels that were not ``kept``; caveats are made anew of those that were.
+    """
     begun, sized = sitting.begun, before.conditions.prompts_sized
     stale = {text for level in before.levels for text in caveats(level, sized, sitting.alerts)}
-    said = [text for text in before.warnings if text not in stale]
+    gone = {level.name for level in before.levels} - {level.name for level in kept}
+    of_gone = tuple(start for name in gone for start in (f"{name}: ", f"level {name}: ", f"level {name} was "))
+    said = [text for text in before.warnings if text not in stale and not text.startswith(of_gone)]
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     sitting.begun = msgspec.structs.replace(
         begun,

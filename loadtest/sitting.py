@@ -284,12 +284,16 @@ class Sitting:
     def go_on(self, levels: Collection[int]) -> None:
         """Go on after these levels, which an earlier sitting played into this folder; of others nothing is left.
 
+        If some had any request, that is said.
+
         Raises:
             ResultError: the journal is damaged or cannot be written.
         """
         from loadtest.columns import prompts
 
-        cut(self.folder, levels)
+        if cut(self.folder, levels):
+            said = f"going on after {len(levels)} level{'s' * (len(levels) != 1)}"
+            self._progress.remark(f"{said}: what had begun is played again from its start, without the requests it had")
         found = kept_records(self.folder)
         while some := [*islice(found, _SOME)]:
             self._has_sent(prompts(some))

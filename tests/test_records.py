@@ -111,10 +111,10 @@ def test_a_journal_is_cut_to_its_first_levels_and_goes_on_from_there(tmp_path: P
     written(tmp_path / JOURNAL, *(level_of(number, number // 2) for number in range(6)))
     with (tmp_path / JOURNAL).open("ab") as file:
         file.write(b'{"id":6,"lev')
-    cut(tmp_path, range(3))
+    assert not cut(tmp_path, range(3))
     assert len(read(tmp_path / JOURNAL)[0]) == 6
     assert (tmp_path / JOURNAL).read_bytes().endswith(b"}\n")
-    cut(tmp_path, range(2))
+    assert cut(tmp_path, range(2))
     assert [found.id for found in records(tmp_path)] == [0, 1, 2, 3]
     (tmp_path / "new").mkdir()
     cut(tmp_path / "new", {0})

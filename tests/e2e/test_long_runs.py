@@ -80,9 +80,15 @@ def test_a_matrix_that_was_ended_goes_on_with_the_levels_that_are_missing(
     assert before["complete"] is False
     assert before["levels"][0]["status"] == "ok"
     assert "sk-very-secret" not in (tmp_path / "out" / "result.json").read_text("utf-8")
-    done = loadtest("resume", "out", "-q", LOADTEST_API_KEY="sk-very-secret")
+    if how == "Ctrl-C":
+        before["warnings"].append(f"level {before['levels'][1]['name']}: worker 2 was lost; its figures are unsound")
+        (tmp_path / "out" / "result.json").write_text(json.dumps(before), "utf-8")
+    done = loadtest("resume", "out", LOADTEST_API_KEY="sk-very-secret")
     assert done.returncode == 0, done.stderr
+    said = "going on after 1 level: what had begun is played again from its start, without the requests it had"
+    assert said in done.stderr
     after = result(tmp_path)
+    assert not [text for text in after["warnings"] if "unsound" in text], "of a level that was played again"
     assert after["complete"] is True
     assert after["levels"][0] == before["levels"][0], "what was complete is as it was"
     assert [level["counts"]["ok"] for level in after["levels"]] == [150, 150, 150]

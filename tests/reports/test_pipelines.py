@@ -326,7 +326,8 @@ def test_the_service_is_known_by_its_variable(environment: dict[str, str], lines
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
-    for flag, paths in (("--junit", (tmp_path, None)), ("--markdown", (None, tmp_path / "no" / "a.md"))):
+    (tmp_path / "file").touch()
+    for flag, paths in (("--junit", (tmp_path, None)), ("--markdown", (None, tmp_path / "file" / "a.md"))):
         with pytest.raises(UsageError, match=f"{flag} .*name a file that can be written"):
             Pipeline.of(*paths, {})
     with pytest.raises(UsageError, match="--junit -: only --json"):
@@ -335,6 +336,8 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) ->
     assert not (tmp_path / "new").exists()
     inside.tell("chat", BAD, "")
     assert (tmp_path / "new" / "a.xml").exists()
+    Pipeline.of(None, tmp_path / "other" / "a.md", {}).tell("chat", BAD, "")
+    assert (tmp_path / "other" / "a.md").exists(), "as -o makes its folder"
 
 
 @pytest.mark.parametrize("error", [TargetError("nobody answers"), KeyboardInterrupt()])
