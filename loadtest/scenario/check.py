@@ -13,6 +13,7 @@ from loadtest.scenario.document import Document, Fault, Keys, Place, dotted
 from loadtest.scenario.pattern import pattern_faults
 
 _SHOWN = 60
+_MIX = "one workload stands under 'workload', several that are played together are the list 'mix'"
 
 
 def check(document: Document) -> tuple[form.File | None, list[Fault]]:
@@ -66,6 +67,8 @@ def _unknown(at: Keys) -> str:
     if section and spelt in form.File.model_fields and spelt not in known:
         return "unknown key here; it belongs at the top of the file"
     close = difflib.get_close_matches(spelt, known, n=1)
+    if not section and spelt == "workloads":
+        return f"unknown key; {_MIX}"
     if close:
         return f"unknown key; did you mean {close[0]!r}?"
     elsewhere = [name for name, model in form.SECTIONS.items() if spelt in model.model_fields]
@@ -107,6 +110,8 @@ def _expected(error: ErrorDetails) -> str:
             return f"is missing {error['loc'][-1]!r}"
         case "model_type" if isinstance(value, str) and value.isprintable() and error["loc"][-1] in ("data", "trace"):
             return f"{no_mapping(value)}: write {{path: {value}}}"
+        case "model_type" if isinstance(value, list) and error["loc"] == ("workload",):
+            return f"{no_mapping(value)}; {_MIX}"
         case "model_type" | "dict_type":
             return no_mapping(value)
         case "list_type":
