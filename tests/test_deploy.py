@@ -3,9 +3,8 @@
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,30 @@ def pods() -> list[dict[str, Any]]:
 
 
 def containers() -> list[dict[str, Any]]:
-    return [container for pod in pods() for container in pod["spec"]["containers"]]
+    kinds = ("initContainers", "containers")
+    return [container for pod in pods() for kind in kinds for container in pod["spec"].get(kind, ())]
 
 
-def flags_of(command: str) -> set[str]:
-    told = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command), "--help"], capture_output=True, text=True, check=True
-    )
-    return set(re.findall(r"--[a-z][\w-]*", told.stdout))
+def taken(words: list[str]) -> dict[str, Any]:
+    """What the command itself makes of a line, short of doing it.
+
+    Raises:
+        click.ClickException: it does not take it.
+    """
+    program, name, *rest = words
+    found = main.commands[name] if program == "loadtest" else entry_points(group="dask_cli")[name].load()
+    assert isinstance(found, click.Command)
+    with found.make_context(name, rest) as context:
+        return context.params
+
+
+def told() -> Iterator[list[str]]:
+    """The command lines of the pages, in words."""
+    for path in (FOLDER / "README.md", FOLDER.parent / "scaling.md"):
+        text = path.read_text("utf-8")
+        programs = "loadtest|dask|python|kubectl"
+        for line in re.findall(rf"^    ((?:{programs}) .*)$|`((?:{programs}) [^`]+)`", text, re.MULTILINE):
+            yield shlex.split("".join(line).removesuffix("&"))
 
 
 def test_each_document_is_of_a_kind_and_api_that_there_is_and_has_a_name_of_its_own() -> None:
@@ -72,19 +87,50 @@ def test_no_container_may_more_than_it_needs_and_each_says_what_it_takes() -> No
             assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
 
 
-def test_what_the_containers_run_takes_these_flags() -> None:
-    run = {name for each in main.commands["run"].params if isinstance(each, click.Option) for name in each.opts}
-    for container in containers():
-        words = container.get("command") or ["loadtest", *container["args"]]
-        given = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert given <= (flags_of(" ".join(words[:2])) if words[0] == "dask" else run)
+def test_what_the_containers_run_is_taken() -> None:
+    commands = {each["name"]: each.get("command") or ["loadtest", *each["args"]] for each in containers()}
+    *_, waits = commands.pop("wait")
+    options = {name: taken(words) for name, words in commands.items()}
+    assert options["scheduler"]["port"] == "8786"
+    assert options["worker"]["nanny"] is False
+    calls = [node for node in ast.walk(ast.parse(waits)) if isinstance(node, ast.Call)]
+    (awaited,) = (call.args[0] for call in calls if ast.unparse(call.func) == "client.wait_for_workers")
+    (deployed,) = (each for each in documents() if each["metadata"]["name"] == "loadtest-worker")
+    assert ast.literal_eval(awaited) == options["run"]["workers"] == deployed["spec"]["replicas"]
+
+
+def test_each_command_of_the_pages_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts.txt").write_text("first-host\n", "utf-8")
+    root = FOLDER.parent.parent
+    named = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in documents()}
+    found = [*told()]
+    assert {words[0] for words in found} == {"loadtest", "dask", "python", "kubectl"}
+    for words in found:
+        match words:
+            case ["loadtest" | "dask", *_]:
+                taken(words)
+            case ["python", script, *rest]:
+                assert (root / script).is_file()
+                taken(["loadtest", "run", *rest, "--cluster", "tcp://10.0.0.1:8786", "--workers", "16"])
+            case ["kubectl", "create", "-f", file]:
+                assert (root / file).is_file()
+            case ["kubectl", "create", "secret", "generic", name, value]:
+                key = value.removeprefix("--from-literal=").partition("=")[0]
+                (run,) = (each for each in containers() if each["name"] == "run")
+                assert run["env"][0]["valueFrom"]["secretKeyRef"] == {"name": name, "key": key, "optional": True}
+            case ["kubectl", "logs" | "scale", *rest]:
+                assert {word for word in rest if "/" in word} <= named
+            case _:
+                pytest.fail(shlex.join(words))
 
 
 def test_workers_scheduler_and_run_meet_at_one_address() -> None:
     (service,) = (each for each in documents() if each["kind"] == "Service")
     address = f"tcp://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
     words = [word for each in containers() for word in (*each.get("command", ()), *each.get("args", ()))]
-    assert [word.partition("=")[2] or word for word in words if "tcp://" in word] == [address] * 2
+    assert [word.partition("=")[2] or word for word in words if word.endswith(address)] == [address] * 2
+    assert [word.count(address) for word in words if "tcp://" in word] == [1, 1, 1]
 
 
 def instructions() -> Iterator[tuple[str, str]]:
@@ -121,6 +167,3 @@ def test_the_script_for_slurm_gives_the_command_flags_that_it_has() -> None:
 def test_the_page_tells_of_each_file(path: Path) -> None:
     page = (FOLDER / "README.md").read_text("utf-8")
     assert path.name in page or path.name == "README.md"
-    for line in re.findall(r"^    (loadtest run .*)$", page, re.MULTILINE):
-        run = {name for each in main.commands["run"].params if isinstance(each, click.Option) for name in each.opts}
-        assert {word for word in shlex.split(line) if word.startswith("-")} <= run
