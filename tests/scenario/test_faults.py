@@ -10,6 +10,8 @@ from loadtest.errors import ScenarioError
 from loadtest.scenario import Override, load
 from loadtest.workload.distribution import FORMS
 
+MIX = "one workload stands under 'workload', several that are played together are the list 'mix'"
+
 
 def faults(folder: Path, text: str | bytes, **flags: str) -> str:
     """The message for a file with this text, its path cut down to ``s.yaml``."""
@@ -69,8 +71,8 @@ def test_a_small_file_of_aliases_cannot_fill_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("workloads: []", "1:1: workloads: unknown key; one workload stands under 'workload', several that are"),
-        ("workload: [{input_tokens: 4}]", "1:1: workload: expected a mapping of keys to values, got a list; one workload"),
+        ("workloads: []", f"1:1: workloads: unknown key; {MIX}"),
+        ("workload: [{}]", f"1:11: workload: expected a mapping of keys to values, got a list; {MIX}"),
         ("endpont: chat", "1:1: endpont: unknown key; did you mean 'endpoint'?"),
         ("load: {concurency: 4}", "1:8: load.concurency: unknown key; did you mean 'concurrency'?"),
         ("server: {max-batch-sizes: 4}", "1:10: server.max-batch-sizes: unknown key; did you mean 'max_batch_size'?"),
