@@ -11,7 +11,7 @@ from loadtest.columns import Bounds, Columns, Mask, Requests, clip, measured
 from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.records import Record
 from loadtest.result import Client, Generator, Latency, Spread
-from loadtest.rows import only, that, values
+from loadtest.rows import floats, only, that
 from loadtest.sessions import users
 from loadtest.stats import Dist, distribution, significant
 
@@ -134,7 +134,7 @@ def _held(level: Level, records: Sequence[Record], bounds: Bounds, counted: bool
     if asked is None or run is None or run.end != "completed":
         return None
     failed = only(records, that(records, "outcome", {"transport_error", "timed_out"}.__contains__))
-    if any(at is None for at in values(failed, "sent_ms")):
+    if np.isnan(floats(failed, "sent_ms")).any():
         return None  # after a refused connection a slot pauses, and that is the target's doing
     starts, ends = users(records, bounds.sending_ended)
     low, high = bounds.start, bounds.end

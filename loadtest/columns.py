@@ -1,13 +1,14 @@
 """Records as arrays, one a reading, and the stretch of time that figures are of. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.records import Record
-from loadtest.rows import floats, only, that
+from loadtest.rows import Rows, floats, only, that
 from loadtest.stats import DECIMALS
 
 Floats = NDArray[np.float64]
@@ -16,6 +17,13 @@ Hashes = NDArray[np.int64]
 
 # What the user's own caps held back, or what was still opening its connection, the generator did not fail to send.
 HELD_BACK = frozenset({"dropped", "never_sent", "cancelled"})
+
+_AS_RECORDED = frozenset(
+    {
+        "asked_input_tokens", "input_tokens", "asked_output_tokens", "output_tokens", "cached_input_tokens", "events",
+        "samples",
+    }
+)  # fmt: skip
 
 
 class Bounds(NamedTuple):
@@ -31,8 +39,11 @@ class Bounds(NamedTuple):
         return (self.end - self.start) / 1000 if self.end > self.start else None
 
 
-class Columns(NamedTuple):
-    """The records as arrays of shape (n,). Times in ms from t0; NaN is "not measured"."""
+class Columns:
+    """Requests as arrays of shape (n,), each made when it is asked for. Times in ms from t0; NaN is "not measured".
+
+    ``source`` makes the one of a name. ``keeps`` says that this costs more than to hold it, as of records in memory.
+    """
 
     intended: Floats
     sent: Floats
@@ -48,37 +59,32 @@ class Columns(NamedTuple):
     output_tokens: Floats
     events: Floats
     samples: Floats
-    repeated: Floats  # 1 where the whole input had been sent before, 0 where not
+    cached_input_tokens: Floats
+    repeated: NDArray[np.int8]  # 1 where the whole input had been sent before, 0 where not, -1 where nobody knows
     ok: Mask
     streamed: Mask
     unsent: Mask  # due, and the generator's own failure to send
 
+    def __init__(self, source: Callable[[str], NDArray[Any]], *, keeps: bool = True) -> None:
+        self._source = source
+        self._keeps = keeps
+
     @classmethod
     def of(cls, records: Sequence[Record], prompts: Collection[int] | Hashes = ()) -> "Columns":
-        """One pass over ``records`` for each column; ``prompts`` are the hashes of what was sent before them."""
-        ok = that(records, "outcome", "ok".__eq__)
-        unsent = np.zeros(len(records), dtype=np.bool_)
-        unsent[~ok] = [*map(_failed_to_send, only(records, ~ok))]
-        return cls(
-            intended=floats(records, "intended_ms"),
-            sent=floats(records, "sent_ms"),
-            wait=floats(records, "wait_ms"),
-            connect=floats(records, "connect_ms"),
-            first_token=floats(records, "first_token_ms"),
-            first_answer=floats(records, "first_answer_ms"),
-            last_token=floats(records, "last_token_ms"),
-            done=floats(records, "done_ms"),
-            asked_input_tokens=floats(records, "asked_input_tokens"),
-            input_tokens=floats(records, "input_tokens"),
-            asked_output_tokens=floats(records, "asked_output_tokens"),
-            output_tokens=floats(records, "output_tokens"),
-            events=floats(records, "events"),
-            samples=floats(records, "samples"),
-            repeated=_repeated(records, prompts),
-            ok=ok,
-            streamed=that(records, "streamed", bool),
-            unsent=unsent,
-        )
+        """Those of ``records``; ``prompts`` are the hashes of what was sent before them."""
+        return cls(partial(_column, records, prompts), keeps=not isinstance(records, Rows))
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in Columns.__annotations__:
+            raise AttributeError(name)
+        made = self._source(name)
+        if self._keeps or made.itemsize == 1:
+            setattr(self, name, made)
+        return made
+
+    def only(self, chosen: Mask) -> "Columns":
+        """Those of the requests that ``chosen`` says."""
+        return Columns(lambda name: getattr(self, name)[chosen], keeps=self._keeps)
 
     @property
     def ended(self) -> Floats:
@@ -94,7 +100,9 @@ class Columns(NamedTuple):
     @property
     def own_lag(self) -> Floats:
         """The generator's own lateness."""
-        return self.sent - self.intended - self.wait
+        found = self.sent - self.intended
+        found -= self.wait
+        return found
 
     def belonging_to(self, bounds: Bounds) -> Mask:
         """Which requests belong to the window, by their intended time."""
@@ -108,10 +116,9 @@ class Requests(NamedTuple):
     records: Sequence[Record]
     columns: Columns
 
-    def only(self, chosen: Iterable[bool]) -> "Requests":
-        """Those that ``chosen`` says, one answer a request."""
-        mask = np.fromiter(chosen, dtype=np.bool_, count=len(self.records))
-        return Requests(only(self.records, mask), Columns._make(column[mask] for column in self.columns))
+    def only(self, chosen: Mask) -> "Requests":
+        """Those that ``chosen``, of shape (n,), says."""
+        return Requests(only(self.records, chosen), self.columns.only(chosen))
 
 
 def prompts(records: Sequence[Record]) -> Hashes:
@@ -133,30 +140,51 @@ def high(values: Floats) -> float:
 
 def measured(values: Floats) -> Floats:
     """Those that were measured, without the noise that subtracting readings leaves behind their last decimal."""
-    return np.round(values[~np.isnan(values)], DECIMALS)
+    found = values[~np.isnan(values)]
+    return np.round(found, DECIMALS, out=found)
 
 
 def clip(starts: Floats, ends: Floats, start: float, end: float) -> tuple[Floats, Floats]:
     """The parts of the intervals within ``start..end``. One without an end was still going on."""
-    ends = np.where(np.isnan(ends), np.inf, ends)
-    touches = (starts <= end) & (ends >= start)
-    return np.clip(starts[touches], start, end), np.clip(ends[touches], start, end)
+    touches = (starts <= end) & ~(ends < start)
+    starts, ends = starts[touches], ends[touches]
+    ends[np.isnan(ends)] = end
+    return np.clip(starts, start, end, out=starts), np.clip(ends, start, end, out=ends)
 
 
-def _repeated(records: Sequence[Record], prompts: Collection[int] | Hashes) -> Floats:
-    found = np.full(len(records), np.nan)
+def _column(records: Sequence[Record], prompts: Collection[int] | Hashes, name: str) -> NDArray[Any]:
+    if name == "repeated":
+        return _repeated(records, prompts)
+    if name == "ok":
+        return that(records, "outcome", "ok".__eq__)
+    if name == "streamed":
+        return that(records, "streamed", bool)
+    if name == "unsent":
+        failed = that(records, "outcome", {"never_sent", "cancelled"}.__contains__)
+        failed[failed] = [*map(_failed_to_send, only(records, failed))]
+        return failed
+    return floats(records, name if name in _AS_RECORDED else f"{name}_ms")
+
+
+def _repeated(records: Sequence[Record], prompts: Collection[int] | Hashes) -> NDArray[np.int8]:
+    found = np.full(len(records), -1, dtype=np.int8)
     hashes, sent = floats(records, "prompt_hash"), floats(records, "sent_ms")
-    known = np.flatnonzero(~np.isnan(hashes) & ~np.isnan(sent))
-    known = known[np.lexsort((floats(records, "id")[known], sent[known]))]
-    in_order = hashes[known].astype(np.int64)
-    before = prompts if isinstance(prompts, np.ndarray) else np.array([*prompts], dtype=np.int64)
-    again = np.ones(len(known), dtype=np.bool_)
-    again[np.unique(in_order, return_index=True)[1]] = False
-    found[known] = again | np.isin(in_order, before)
+    known = ~np.isnan(hashes) & ~np.isnan(sent)
+    hashes, sent = hashes[known], sent[known]
+    order = np.lexsort((floats(records, "id")[known], sent, hashes))
+    in_order = hashes[order]
+    del hashes, sent
+    again = np.zeros(len(order), dtype=np.bool_)
+    again[order[1:]] = in_order[1:] == in_order[:-1]
+    before = np.sort(prompts if isinstance(prompts, np.ndarray) else np.array([*prompts], dtype=np.int64))
+    if len(before):
+        at = np.minimum(np.searchsorted(before, in_order.astype(np.int64)), len(before) - 1)
+        again[order] |= before[at] == in_order
+    found[known] = again
     return found
 
 
 def _failed_to_send(record: Record) -> bool:
-    if record.sent_ms is not None or record.outcome not in {"never_sent", "cancelled"}:
-        return False
-    return not record.wait_ms and (record.error is None or record.error.kind not in HELD_BACK)
+    return (
+        record.sent_ms is None and not record.wait_ms and (record.error is None or record.error.kind not in HELD_BACK)
+    )

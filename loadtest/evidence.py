@@ -55,23 +55,75 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return self.late / self.n if self.n else math.nan
 
 
-def design_effect(series: NDArray[np.float64]) -> float:
-    """By what factor the variance of the mean of ``series`` (shape (n,), in order) is that of independent samples.
+class Series:
+    """A series of ``n`` samples, which come in order and some at a time; what is kept of them are sums."""
 
-    At least 1. The autocorrelations are summed up to where their pairs are no longer positive, and made decreasing:
-    Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, Statistical Science 7, 1992).
-    """
-    if len(series) < 4 or series.min() == series.max():
-        return 1.0
-    size = -(-len(series) // _BLOCKS)
-    blocks = series[: len(series) // size * size].reshape(-1, size).sum(axis=1)
-    n, centred = len(blocks), blocks - blocks.mean()
-    spectrum = np.fft.rfft(centred, _fast(n + n // 2))
-    autocovariance = np.fft.irfft(spectrum * spectrum.conj())[: n // 2] / n
-    pairs = autocovariance[: len(autocovariance) // 2 * 2].reshape(-1, 2).sum(axis=1)
-    ends = np.flatnonzero(pairs <= 0)
-    kept = np.minimum.accumulate(pairs[: max(1, ends[0]) if len(ends) else None])
-    return max(1.0, (2 * float(kept.sum()) - float(autocovariance[0])) / (size * float(series.var())))
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.mean = self._squares = 0.0
+        self._taken, self._low, self._high = 0, math.inf, -math.inf
+        self._size = -(-n // _BLOCKS) or 1
+        self._sums = np.zeros(-(-n // self._size))
+
+    def add(self, samples: NDArray[np.float64] | NDArray[np.bool_]) -> None:
+        """Take in those that come next."""
+        more, taken = len(samples), self._taken
+        if not more:
+            return
+        begins = np.arange(-(taken % self._size), more, self._size).clip(0)
+        place = taken // self._size
+        self._sums[place : place + len(begins)] += np.add.reduceat(samples, begins, dtype=np.float64)
+        off, self._taken = float(samples.mean()) - self.mean, taken + more
+        # Chan, Golub and LeVeque, Algorithms for computing the sample variance, The American Statistician 37, 1983.
+        self.mean += off * more / self._taken
+        self._squares += float(samples.var()) * more + off**2 * taken * more / self._taken
+        self._low, self._high = min(self._low, float(samples.min())), max(self._high, float(samples.max()))
+
+    @property
+    def variance(self) -> float:
+        """That of the samples."""
+        return self._squares / self.n
+
+    @property
+    def design_effect(self) -> float:
+        """By what factor the variance of their mean is that of independent samples.
+
+        At least 1. The autocorrelations are summed up to where their pairs are no longer positive, and made decreasing:
+        Geyer's initial monotone sequence (Practical Markov Chain Monte Carlo, Statistical Science 7, 1992).
+        """
+        if self.n < 4 or self._low == self._high:
+            return 1.0
+        blocks = self._sums[: self.n // self._size]
+        n, centred = len(blocks), blocks - blocks.mean()
+        spectrum = np.fft.rfft(centred, _fast(n + n // 2))
+        autocovariance = np.fft.irfft(spectrum * spectrum.conj())[: n // 2] / n
+        pairs = autocovariance[: len(autocovariance) // 2 * 2].reshape(-1, 2).sum(axis=1)
+        ends = np.flatnonzero(pairs <= 0)
+        kept = np.minimum.accumulate(pairs[: max(1, ends[0]) if len(ends) else None])
+        return max(1.0, (2 * float(kept.sum()) - float(autocovariance[0])) / (self._size * self.variance))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """A confidence interval of the mean.
+
+        Student's, with as many degrees of freedom as there are independent samples; infinite where that is not two.
+        """
+        effective = self.n / self.design_effect
+        if effective < 2:
+            return -math.inf, math.inf
+        error = math.sqrt(self.variance / (effective - 1)) * student(level, effective - 1)
+        return self.mean - error, self.mean + error
+
+
+def series(samples: NDArray[np.float64] | NDArray[np.bool_]) -> Series:
+    """The series of ``samples``, (n,) in order."""
+    found = Series(len(samples))
+    found.add(samples)
+    return found
+
+
+def design_effect(samples: NDArray[np.float64] | NDArray[np.bool_]) -> float:
+    """The design effect of ``samples``, (n,) in order."""
+    return series(samples).design_effect
 
 
 def _fast(least: int) -> int:
@@ -102,23 +154,28 @@ def gate(
     far_from = math.inf
     if samples is not None and limit is not None:
         far_from = _far_from(float(samples.max()), limit, p)
-    if far := n >= far_from:
+    if n >= far_from:
         effect = 1.0
     else:
-        effect = max(_effect(late), 1.0 if samples is None else _body(samples, np.sort(samples)))
-    p_pass, p_fail = _tails(count, n, effect, p)
-    more = _more_needed(count, n, effect, p, alpha)
+        effect = max(design_effect(late), 1.0 if samples is None else _body(samples, np.sort(samples)))
+    return weighed(count, n, effect, p, alpha, far_from)
+
+
+def weighed(late: int, n: int, effect: float, p: float, alpha: float = ALPHA, far_from: float = math.inf) -> Evidence:
+    """What it proves that ``late`` of ``n`` samples of this design effect are; from ``far_from`` on they are far."""
+    p_pass, p_fail = _tails(late, n, effect, p)
+    more = _more_needed(late, n, effect, p, alpha)
     if n < far_from < math.inf and (more is None or far_from - n < more):
         more = int(far_from) - n
     return Evidence(
         n=n,
-        late=count,
+        late=late,
         design_effect=effect,
         effective_n=n / effect,
         p_pass=p_pass,
         p_fail=p_fail,
         more_needed=more,
-        far=far,
+        far=n >= far_from,
     )
 
 
@@ -135,11 +192,7 @@ def _body(samples: NDArray[np.float64], ascending: NDArray[np.float64]) -> float
 
 def _above(samples: NDArray[np.float64], ascending: NDArray[np.float64], p: float) -> float:
     """The design effect of what is above quantile ``p``."""
-    return _effect(samples > ascending[rank(Fraction(str(p)), len(samples)) - 1])
-
-
-def _effect(which: NDArray[np.bool_]) -> float:
-    return design_effect(which.astype(np.float64))
+    return design_effect(samples > ascending[rank(Fraction(str(p)), len(samples)) - 1])
 
 
 def _tails(late: float, n: float, effect: float, p: float) -> tuple[float, float]:
@@ -176,35 +229,29 @@ def intervals(samples: NDArray[np.float64], ps: Iterable[float], level: float = 
     among failures, which are +infinity, is so too.
     """
     ascending = np.sort(samples)
-    n, outside = len(samples), (1 - level) / 2
+    n = len(samples)
     if not n:
         return [(-math.inf, math.inf) for _ in ps]
     body = _body(samples, ascending)
-    return [_between(ascending, p, max(body, _above(samples, ascending, p)), outside) for p in ps]
+    places = [ends(n, p, max(body, _above(samples, ascending, p)), level) for p in ps]
+    return [
+        (float(ascending[low - 1]) if low else -math.inf, float(ascending[high - 1]) if high <= n else math.inf)
+        for low, high in places
+    ]
 
 
-def _between(ascending: NDArray[np.float64], p: float, effect: float, outside: float) -> tuple[float, float]:
-    n = len(ascending)
+def ends(n: int, p: float, effect: float, level: float = 0.95) -> tuple[int, int]:
+    """The ranks, from 1 on, of the samples between which quantile ``p`` of ``n`` is; 0 and n + 1 are none."""
+    outside = (1 - level) / 2
     # The places of the samples that are beyond the quantile by no more than the chance ``outside``.
     above = _first(lambda place: at_least(place / effect, n / effect, p) <= outside, 1, n) or n + 1
     below = (_first(lambda place: at_most((place - 1) / effect, n / effect, p) > outside, 1, n) or n + 1) - 1
-    return (
-        float(ascending[below - 1]) if below else -math.inf,
-        float(ascending[above - 1]) if above <= n else math.inf,
-    )
+    return below, above
 
 
-def mean_interval(series: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
-    """A confidence interval of the mean of ``series``, (n,) in order of time, as of the tokens of each second.
-
-    Student's, with as many degrees of freedom as there are independent samples in it; infinite where that is not two.
-    """
-    effective = len(series) / design_effect(series)
-    if effective < 2:
-        return -math.inf, math.inf
-    mean = float(series.mean())
-    error = float(series.std()) / math.sqrt(effective - 1) * student(level, effective - 1)
-    return mean - error, mean + error
+def mean_interval(samples: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """A confidence interval of the mean of ``samples``, (n,) in order of time, as of the tokens of each second."""
+    return series(samples).interval(level)
 
 
 def _first(holds: Callable[[int], bool], least: int, most: int = _MOST) -> int | None:

@@ -6,11 +6,10 @@ import numpy as np
 
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
-from loadtest.rows import Mask, floats, gap_counts, gaps, only, that
+from loadtest.rows import Mask, blocks, floats, gap_counts, gaps, only, that
 
 # A timer may fire early by its resolution, and readings are rounded in the journal; more is a contradiction.
 CLOCK_SLACK_MS = 1.0
-_BLOCK = 4096  # requests whose gaps are looked at together
 
 
 def faults(level: Level, records: Sequence[Record], run: LevelRun | None, probes: Sequence[Record]) -> list[str]:
@@ -82,7 +81,8 @@ def _faulty(level: Level, records: Sequence[Record]) -> Iterator[tuple[Mask, str
     untimed = np.isnan(floats(records, "sent_ms")) | np.isnan(floats(records, "done_ms"))
     yield ok & untimed, "are ok and have no time of sending or of ending"
     yield _backwards(records), "have times that run backwards"
-    wrong = ok & that(records, "streamed", bool) & _wrong_gaps(records)
+    wrong = np.concatenate([np.empty(0, dtype=np.bool_), *map(_wrong_gaps, blocks(records))])
+    wrong &= ok & that(records, "streamed", bool)
     yield wrong, "have events that do not add up to the time between their first and last token"
 
 
@@ -97,13 +97,11 @@ def _backwards(records: Sequence[Record]) -> Mask:
 
 def _wrong_gaps(records: Sequence[Record]) -> Mask:
     first, last, events = (floats(records, name) for name in ("first_token_ms", "last_token_ms", "events"))
-    counts, sums, negative = gap_counts(records), np.empty(len(records)), np.empty(len(records), dtype=np.bool_)
-    for begin in range(0, len(records), _BLOCK):
-        own, block = gaps(records, begin, begin + _BLOCK), slice(begin, begin + _BLOCK)
-        ends = np.cumsum(counts[block])
-        begins = ends - counts[block]
-        added, below = (np.append(0.0, np.cumsum(values)) for values in (own, own < 0))
-        sums[block], negative[block] = added[ends] - added[begins], below[ends] > below[begins]
+    counts, own = gap_counts(records), gaps(records)
+    ends = np.cumsum(counts)
+    begins = ends - counts
+    added, below = (np.append(0.0, np.cumsum(values)) for values in (own, own < 0))
+    sums, negative = added[ends] - added[begins], below[ends] > below[begins]
     missing = np.isnan(first) | np.isnan(last) | (events == 0)
     something = ~np.isnan(first) | ~np.isnan(last) | (events > 0) | (counts > 0)
     # Each gap is rounded on its own. Those past the cap of what is kept are missing.

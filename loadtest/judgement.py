@@ -6,6 +6,7 @@ due are later or fail. ``evidence`` tells whether so few, or so many, prove it; 
 
 import math
 import operator
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,14 +15,15 @@ import msgspec
 import numpy as np
 
 from loadtest import measures
-from loadtest.columns import Columns, Floats, Mask, Requests
+from loadtest.columns import Columns, Floats, Mask, Requests, measured
 from loadtest.duration import span
-from loadtest.evidence import ALPHA, Evidence, gate, intervals, mean_interval
+from loadtest.evidence import ALPHA, THRESHOLDS, Evidence, Series, ends, gate, intervals, series, weighed
+from loadtest.gaps import Gaps
 from loadtest.level import Level, LevelRun
 from loadtest.records import Record
 from loadtest.result import Goodput, LevelResult, Metric, SloResult, VerdictName
-from loadtest.rows import gap_counts, only, that
-from loadtest.rows import gaps as recorded
+from loadtest.rows import only, that
+from loadtest.selection import Selection
 from loadtest.slo import Limit, Slo, limits_of
 from loadtest.stats import DECIMALS, PERCENTILES, rank, significant
 from loadtest.summary import window_of
@@ -166,7 +168,7 @@ def _percentile(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> 
     if not len(known):
         return _nothing(f"no answer had a {slo.metric}")
     evidence = gate(_late(known, slo.op, slo.limit), known, p, alpha, slo.limit)
-    value = float(np.sort(known)[rank(Fraction(str(p)), len(known)) - 1])
+    value = float(np.partition(known, place := _rank(p, len(known)) - 1)[place])
     ci = intervals(known, [p], _CONFIDENCE)[0]
     found = _by(evidence, p, value, ci, "due requests were late or failed", windows, alpha)
     unknown = len(whole) - len(known)
@@ -182,34 +184,32 @@ def _percentile(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> 
 
 def _gaps(slo: Slo, windows: Sequence[Window], p: float, alpha: float) -> _Judgement:
     """Gaps cluster in a request that is slow, and where the server stalls: the worse of both counts."""
-    pooled = [_gaps_in_order(window) for window in windows]
-    by_request, by_time = (np.concatenate(each) for each in zip(*pooled, strict=True))
-    if not len(by_request):
+    gaps = Gaps(windows)
+    chosen = Selection(gaps.unordered)
+    n = chosen.n
+    if not n:
         return _nothing("no answer had two events with tokens that did not arrive together")
-    evidence = max(
-        (gate(_late(gaps, slo.op, slo.limit), gaps, p, alpha) for gaps in (by_request, by_time)),
-        key=lambda found: found.design_effect,
-    )
-    value = float(np.sort(by_request)[rank(Fraction(str(p)), len(by_request)) - 1])
-    ends = [intervals(gaps, [p], _CONFIDENCE)[0] for gaps in (by_request, by_time)]
-    ci = min(low for low, _ in ends), max(high for _, high in ends)
-    each = len(by_request) / sum(window.due for window in windows)
-    return _by(evidence, p, value, ci, "gaps between tokens were longer", windows, alpha, each)
+    *thresholds, value = (round(at, DECIMALS) for at in chosen.at([_rank(each, n) for each in (*THRESHOLDS, p)]))
+    late, effect, clustered = 0, 1.0, 1.0
+    for in_order in (gaps.by_request(), gaps.by_time()):
+        of_late, *body, tail = (Series(n) for _ in range(len(thresholds) + 2))
+        for some in in_order:
+            of_late.add(_late(some, slo.op, slo.limit))
+            for each, threshold in zip((*body, tail), (*thresholds, value), strict=True):
+                each.add(some > threshold)
+        middle = statistics.median(each.design_effect for each in body)
+        late = round(of_late.mean * n)
+        effect, clustered = max(effect, of_late.design_effect, middle), max(clustered, middle, tail.design_effect)
+    evidence = weighed(late, n, effect, p, alpha)
+    low, high = ends(n, p, clustered, _CONFIDENCE)
+    at = dict(zip(within := [place for place in (low, high) if 0 < place <= n], chosen.at(within), strict=True))
+    ci = round(at.get(low, -math.inf), DECIMALS), round(at.get(high, math.inf), DECIMALS)
+    each_due = n / sum(window.due for window in windows)
+    return _by(evidence, p, value, ci, "gaps between tokens were longer", windows, alpha, each_due)
 
 
-def _gaps_in_order(window: Window) -> tuple[Floats, Floats]:
-    """The gaps of the window's good requests, by the order of the requests and by that in which they ended."""
-    records, columns = window.requests
-    good = window.inside & columns.ok & ~columns.in_one_burst
-    chosen, order = only(records, good), np.argsort(columns.intended[good], kind="stable")
-    counts = gap_counts(chosen)
-    begins, sizes = (np.cumsum(counts) - counts)[order], counts[order]
-    places = np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-    gaps = recorded(chosen, 0, len(chosen))[places].round(DECIMALS)
-    since = np.append(0.0, np.cumsum(gaps))
-    before = since[np.cumsum(sizes) - sizes]
-    ended = np.repeat(columns.first_token[good][order] - before, sizes) + since[1:]
-    return gaps, gaps[np.argsort(ended, kind="stable")]
+def _rank(p: float, n: int) -> int:
+    return rank(Fraction(str(p)), n)
 
 
 def _worst(window: Window, limits: Sequence[Limit]) -> Floats:
@@ -237,20 +237,26 @@ def _unmeasured(window: Window, limits: Sequence[Limit]) -> int:
 
 def _limited(columns: Columns, limits: Sequence[Limit]) -> Iterator[tuple[Limit, Floats, Mask]]:
     """Each limit with the times that it is on, and where they were not measured though the request had them."""
-    found = measures.times(columns)
     for limit in limits:
-        values = np.round(found[limit.metric], DECIMALS)
-        missing = np.isnan(values)
+        values = measures.time_of(columns, limit.metric)
+        missing = np.isnan(np.round(values, DECIMALS, out=values))
         yield limit, values, missing & ~(columns.output_tokens < 2) if limit.metric == "tpot" else missing
 
 
 def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
     if slo.metric == "itl":
-        samples = whole = np.concatenate([_gaps_in_order(window)[0] for window in windows])
+        gaps = Gaps(windows)
+        pooled = Series(Selection(gaps.unordered).n)
+        for some in gaps.by_request():
+            pooled.add(some)
+        whole = n = pooled.n
+        failed = 0
     else:
         both = [due_times(window, slo.metric) for window in windows]
-        samples, whole = (np.concatenate(each) for each in zip(*both, strict=True))
-    n, failed = len(samples), int(np.count_nonzero(np.isinf(samples)))
+        samples = np.concatenate([known for known, _ in both])
+        n, whole = len(samples), sum(len(every) for _, every in both)
+        failed = int(np.count_nonzero(np.isinf(samples)))
+        pooled = series(samples[:0] if failed else samples)
     if not n:
         return _nothing(f"no answer had a {slo.metric}")
     if failed:
@@ -258,10 +264,10 @@ def _mean(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
             f"{failed:,} of {n:,} requests failed, and no mean over them has an end; a percentile has, with error_rate"
         )
         return _Judgement(None, None, n, "FAIL", why)
-    found = _against(slo, float(samples.mean()), samples, n, windows, alpha)
-    if found.verdict != "PASS" or len(whole) == n:
+    found = _against(slo, pooled.mean, pooled, n, windows, alpha)
+    if found.verdict != "PASS" or whole == n:
         return found
-    why = f"{found.reason}; but {len(whole) - n:,} good answers had no {slo.metric}, which may have been any"
+    why = f"{found.reason}; but {whole - n:,} good answers had no {slo.metric}, which may have been any"
     return found._replace(verdict="INCONCLUSIVE", reason=why)
 
 
@@ -270,11 +276,11 @@ def _rate(slo: Slo, windows: Sequence[Window], alpha: float) -> _Judgement:
     if not amounts or any(each is None for each in amounts):
         return _nothing(f"no answer had what {slo.metric} is counted in, or there was no window")
     parts = [each for each in amounts if each is not None]
-    series = np.concatenate([rates for _, rates in parts])
+    rates = series(np.concatenate([each for _, each in parts]))
     seconds = [window.bounds.length_s or 0.0 for window in windows]
     value = sum(mean * length for (mean, _), length in zip(parts, seconds, strict=True)) / sum(seconds)
     due = sum(window.due for window in windows)
-    return _against(slo, value, series, due, windows, alpha)
+    return _against(slo, value, rates, due, windows, alpha)
 
 
 # Verdicts -----------------------------------------------------------------------------------------------------
@@ -299,13 +305,13 @@ def _by(
     return _undecided(value, ci, n, f"{reason}: not enough to be sure", more, windows)
 
 
-def _against(slo: Slo, value: float, series: Floats, n: int, windows: Sequence[Window], alpha: float) -> _Judgement:
-    """The verdict on a mean or a rate: by the confidence interval of the mean of ``series``, in order of time."""
+def _against(slo: Slo, value: float, pooled: Series, n: int, windows: Sequence[Window], alpha: float) -> _Judgement:
+    """The verdict on a mean or a rate: by the confidence interval of the mean of ``pooled``."""
     confidence = 1 - 2 * alpha
-    low, high = mean_interval(series, confidence)
+    low, high = pooled.interval(confidence)
     if not math.isfinite(high - low):
         return _undecided(value, None, n, "too little was measured to tell how sure it is", None, windows)
-    ci = mean_interval(series, _CONFIDENCE)
+    ci = pooled.interval(_CONFIDENCE)
     kept = _HOLDS[slo.op](low, slo.limit)
     if kept == _HOLDS[slo.op](high, slo.limit):
         said = f"all of its {confidence * 100:.3g} % confidence interval is {'within' if kept else 'beyond'} the limit"
@@ -355,8 +361,8 @@ def _first_share(holds: Callable[[float], bool]) -> float:
 
 
 def _with_interval(metric: Metric, window: Window, name: str) -> Metric:
-    samples = window.in_order(measures.times(window.requests.columns)[name], window.inside & window.requests.columns.ok)
-    samples = np.round(samples[~np.isnan(samples)], DECIMALS)
+    columns = window.requests.columns
+    samples = measured(window.in_order(measures.time_of(columns, name), window.inside & columns.ok))
     found = intervals(samples, [float(p) for p in PERCENTILES.values()], _CONFIDENCE)
     ends = {name: ends for name, ends in zip(PERCENTILES, found, strict=True) if all(map(math.isfinite, ends))}
     return msgspec.structs.replace(metric, ci95=ends or None)

@@ -9,7 +9,6 @@ from itertools import chain, compress
 
 import numpy as np
 
-from loadtest import selection
 from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, clip, measured
 from loadtest.level import Level, input_words, output_words
 from loadtest.records import OUTCOMES, Record
@@ -27,7 +26,8 @@ from loadtest.result import (
     Workload,
     data_of,
 )
-from loadtest.rows import Rows, floats, only, that, values
+from loadtest.rows import Rows, floats, gap_counts, only, tally, that
+from loadtest.selection import Selection
 from loadtest.stats import distribution, due_distribution, significant
 
 # Counts and rates ---------------------------------------------------------------------------------------------
@@ -36,11 +36,11 @@ from loadtest.stats import distribution, due_distribution, significant
 def counts(requests: Requests, inside: Mask) -> Counts:
     """How many there are, and how each of them ended."""
     records, columns = requests
-    by_outcome = Counter(values(records, "outcome"))
+    by_outcome = tally(records, "outcome")
     return Counts(
         scheduled=len(records),
         sent=int(np.count_nonzero(~np.isnan(columns.sent))),
-        resent=sum(values(records, "resent")),
+        resent=tally(records, "resent")[True],
         in_window=int(np.count_nonzero(inside)),
         **{outcome: by_outcome[outcome] for outcome in OUTCOMES},
     )
@@ -60,8 +60,9 @@ def rates(requests: Requests, inside: Mask, length_s: float | None, target_per_s
 
 def finish_reasons(records: Sequence[Record]) -> dict[str, int]:
     """Of the ok ones, the most frequent first."""
-    both = zip(values(records, "finish_reason"), values(records, "outcome"), strict=True)
-    reasons = Counter(reason or "unknown" for reason, outcome in both if outcome == "ok")
+    reasons: Counter[str] = Counter()
+    for reason, count in tally(only(records, that(records, "outcome", "ok".__eq__)), "finish_reason").items():
+        reasons[reason or "unknown"] += count
     return dict(reasons.most_common())
 
 
@@ -101,16 +102,16 @@ def throughput(requests: Requests, bounds: Bounds) -> Throughput:
         return Throughput()
     records, columns = requests
     ok = columns.ok
-    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
-    last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
+    first, last = arrival(columns)
     touches = ok & (last >= bounds.start) & (first <= bounds.end)
-    whole = touches & (first >= bounds.start) & (last <= bounds.end)
+    first_inside = ok & (first >= bounds.start) & (first <= bounds.end)
+    whole = touches & first_inside & (last <= bounds.end)
+    del first, last
     share = whole.astype(np.float64)
     # Only the few requests that straddle an end of the window need the times of their events.
-    for index in np.flatnonzero(touches & ~whole).tolist():
-        share[index] = _share_inside(records[index], bounds)
+    straddling = touches & ~whole
+    share[straddling] = [_share_inside(record, bounds) for record in only(records, straddling)]
     output = _rate(columns.output_tokens, share, ok, bounds.length_s)
-    first_inside = (ok & (first >= bounds.start) & (first <= bounds.end)).astype(np.float64)
     input_ = _rate(columns.input_tokens, first_inside, ok, bounds.length_s)
     return Throughput(
         output_tokens_per_s=output,
@@ -120,7 +121,13 @@ def throughput(requests: Requests, bounds: Bounds) -> Throughput:
     )
 
 
-def _rate(amounts: Floats, share: Floats, ok: Mask, length_s: float) -> float | None:
+def arrival(columns: Columns) -> tuple[Floats, Floats]:
+    """When the first and the last of each answer arrived."""
+    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
+    return first, np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
+
+
+def _rate(amounts: Floats, share: Floats | Mask, ok: Mask, length_s: float) -> float | None:
     """``amounts × share`` per second; None when there are ok requests and not one has an amount."""
     known = ok & ~np.isnan(amounts)
     if ok.any() and not known.any():
@@ -155,27 +162,27 @@ def tokens_per_event(columns: Columns, good: Mask) -> float | None:
     return significant(float(columns.output_tokens[known].sum()) / events) if events else None
 
 
-def workload(level: Level, only: int | None, requests: Requests, inside: Mask) -> Workload:
-    """What was asked and answered: of the whole level, or of ``only`` the workload at that place of its mix."""
+def workload(level: Level, place: int | None, requests: Requests, inside: Mask) -> Workload:
+    """What was asked and answered: of the whole level, or of the workload at that ``place`` of its mix alone."""
     records, columns = requests
     good = inside & columns.ok
-    sources: set[Source] = {source or "unknown" for source in compress(values(records, "token_source"), good.tolist())}
-    of = level.workloads if only is None else [level.workloads[only]]
+    sources: set[Source] = {source or "unknown" for source in tally(only(records, good), "token_source")}
+    of = level.workloads if place is None else [level.workloads[place]]
     return Workload(
         input_tokens=_token_lengths(
             input_words(of, level.batch_size), columns.asked_input_tokens[good], columns.input_tokens[good]
         ),
         output_tokens=_token_lengths(output_words(of), columns.asked_output_tokens[good], columns.output_tokens[good]),
         source=sources.pop() if len(sources) == 1 else "mixed" if sources else "unknown",
-        repeated_prompts=None if np.isnan(columns.repeated).all() else int(np.nansum(columns.repeated)),
-        cached_input_tokens=cached_input_tokens(records, good),
+        repeated_prompts=int(np.count_nonzero(columns.repeated == 1)) if (columns.repeated >= 0).any() else None,
+        cached_input_tokens=cached_input_tokens(columns, good),
         data=data_of(of),
     )
 
 
-def cached_input_tokens(records: Sequence[Record], good: Mask) -> int | None:
+def cached_input_tokens(columns: Columns, good: Mask) -> int | None:
     """What the server took from its cache, of the ``good`` requests; None where it did not say."""
-    cached = floats(records, "cached_input_tokens")[good]
+    cached = columns.cached_input_tokens[good]
     return None if np.isnan(cached).all() else int(np.nansum(cached))
 
 
@@ -202,10 +209,9 @@ def latency(requests: Requests, inside: Mask) -> Latency:
     """Every time of the requests ``inside``."""
     records, columns = requests
     good = inside & columns.ok
-    found, lost = times(columns), failures(columns)
 
     def of(name: str) -> Metric:
-        return metric(found[name], good, inside & lost[name])
+        return metric(time_of(columns, name), good, inside & failed_of(columns, name))
 
     return Latency(
         ttft_ms=of("ttft"),
@@ -216,45 +222,47 @@ def latency(requests: Requests, inside: Mask) -> Latency:
         lag_ms=metric(columns.sent - columns.intended, good),
         own_lag_ms=metric(columns.own_lag, good),
         connect_ms=metric(columns.connect, good),
-        service_ttft_ms=metric(found["service_ttft"], good),
-        service_e2e_ms=metric(found["service_e2e"], good),
+        service_ttft_ms=metric(time_of(columns, "service_ttft"), good),
+        service_e2e_ms=metric(time_of(columns, "service_e2e"), good),
     )
 
 
-def times(columns: Columns) -> dict[str, Floats]:
-    """The times that a request has one of, by name; in ms, NaN where there is none."""
-    intended, sent = columns.intended, columns.sent
-    first_token = np.where(columns.streamed, columns.first_token, np.nan)
-    first_answer = np.where(columns.streamed, columns.first_answer, np.nan)
-    has_tpot = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2) & ~columns.in_one_burst
-    generating = np.where(has_tpot, columns.last_token - columns.first_token, np.nan)
-    return {
-        "ttft": first_token - intended,
-        "ttfat": first_answer - intended,
-        "e2e": columns.ended - intended,
-        "tpot": generating / np.where(has_tpot, columns.output_tokens - 1, 1.0),
-        "service_ttft": first_token - sent,
-        "service_e2e": columns.ended - sent,
-    }
+def time_of(columns: Columns, name: str) -> Floats:
+    """The time of that name, of which a request has one; in ms, NaN where there is none.
+
+    They are ttft, ttfat, e2e, tpot, service_ttft and service_e2e.
+    """
+    if name == "tpot":
+        has = columns.streamed & (columns.output_tokens >= 2) & (columns.events >= 2) & ~columns.in_one_burst
+        found = np.where(has, columns.last_token - columns.first_token, np.nan)
+        found /= np.where(has, columns.output_tokens - 1, 1.0)
+        return found
+    if name.endswith("e2e"):
+        found = columns.ended
+    else:
+        found = np.where(columns.streamed, columns.first_answer if name == "ttfat" else columns.first_token, np.nan)
+    found -= columns.sent if name.startswith("service_") else columns.intended
+    return found
 
 
-def failures(columns: Columns) -> dict[str, Mask]:
-    """Of which of ``times`` a request that failed takes a place, as one without end.
+def failed_of(columns: Columns, name: str) -> Mask:
+    """Where a request that failed takes a place among the times of that name, as one without end.
 
     That of what it was due: a first token unless nothing is streamed here, and TPOT unless a single token was asked.
     Whether a failed request was to be streamed only the others can tell.
     """
     failed = ~columns.ok
-    stream = failed & (bool(columns.streamed.any()) or not columns.ok.any())
-    tokens = stream & ~(columns.asked_output_tokens < 2)
-    return {
-        "ttft": stream, "ttfat": stream, "e2e": failed, "tpot": tokens, "service_ttft": stream, "service_e2e": failed,
-    }  # fmt: skip
+    if not name.endswith("e2e"):
+        failed &= bool(columns.streamed.any()) or not columns.ok.any()
+    if name == "tpot":
+        failed &= ~(columns.asked_output_tokens < 2)
+    return failed
 
 
 def metric(values: Floats, good: Mask, failed: Mask | None = None) -> Metric:
     """The distributions of ``values`` over the ``good`` requests, and over these and the ``failed`` ones."""
     samples = measured(values[good])
+    samples.sort()
     return Metric(
         ok=distribution(samples),
         due=None if failed is None else due_distribution(samples, int(np.count_nonzero(failed))),
@@ -278,10 +286,12 @@ def _itl(records: Sequence[Record], good: Mask, in_one_burst: Mask) -> Metric:
 
 def _itl_of_rows(records: Rows, good: Mask, in_one_burst: Mask) -> Metric:
     """The same of more gaps than memory holds."""
-    gaps = records.only(good & ~in_one_burst).gap_blocks
-    events = records.floats("events")[good]
-    kept = np.where(in_one_burst, 0, records.gap_counts())[good]
-    return Metric(ok=selection.distribution(gaps), excluded=int(np.count_nonzero((events < 2) | (kept < events - 1))))
+    chosen = records.only(good & ~in_one_burst)
+    events, kept = floats(records, "events"), np.where(in_one_burst, 0, gap_counts(records))
+    return Metric(
+        ok=Selection(lambda: (block.gaps() for block in chosen.blocks())).distribution(),
+        excluded=int(np.count_nonzero(good & ((events < 2) | (kept < events - 1)))),
+    )
 
 
 def concurrency(starts: Floats, ends: Floats, bounds: Bounds) -> Concurrency:
@@ -291,9 +301,12 @@ def concurrency(starts: Floats, ends: Floats, bounds: Bounds) -> Concurrency:
     starts, ends = clip(starts, ends, bounds.start, bounds.end)
     # At each start: what had started by then less what had ended by then. A slot that is free is used again in
     # the same instant, so an end counts before a start.
-    starts, ends = np.sort(starts), np.sort(ends)
-    in_flight = np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, side="right")
+    starts.sort()
+    ends.sort()
+    in_flight = np.arange(1, len(starts) + 1)
+    in_flight -= np.searchsorted(ends, starts, side="right")
+    ends -= starts
     return Concurrency(
-        mean=significant(float((ends - starts).sum()) / 1000 / bounds.length_s),
+        mean=significant(float(ends.sum()) / 1000 / bounds.length_s),
         peak=int(in_flight.max(initial=0)),
     )

@@ -4,13 +4,15 @@ Each part is of the same stretch of time as the level, and those of one kind add
 """
 
 from collections.abc import Sequence
+from functools import partial
+from operator import eq
 
 from loadtest import measures
 from loadtest.columns import Bounds, Columns, Requests
 from loadtest.level import Level
 from loadtest.records import Record
 from loadtest.result import ModelPart, Part, ProbeResult, Turn
-from loadtest.rows import that, values
+from loadtest.rows import tally, that
 from loadtest.stats import significant
 
 
@@ -21,7 +23,7 @@ def workloads(level: Level, requests: Requests, bounds: Bounds, target_per_s: fl
     weights = sum(workload.weight for workload in level.workloads)
     parts = []
     for place, workload in enumerate(level.workloads):
-        own = requests.only(that(requests.records, "workload", place.__eq__))
+        own = requests.only(that(requests.records, "workload", partial(eq, place)))
         inside = own.columns.belonging_to(bounds)
         share = None if target_per_s is None else significant(target_per_s * workload.weight / weights)
         parts.append(
@@ -41,8 +43,8 @@ def workloads(level: Level, requests: Requests, bounds: Bounds, target_per_s: fl
 def turns(requests: Requests, bounds: Bounds) -> list[Turn]:
     """Each turn of the sessions."""
     found = []
-    for turn in sorted({*values(requests.records, "turn")} - {None}):
-        own = requests.only(own == turn for own in values(requests.records, "turn"))
+    for turn in sorted({*tally(requests.records, "turn")} - {None}):
+        own = requests.only(that(requests.records, "turn", partial(eq, turn)))
         inside = own.columns.belonging_to(bounds)
         good = inside & own.columns.ok
         latency = measures.latency(own, inside)
@@ -51,7 +53,7 @@ def turns(requests: Requests, bounds: Bounds) -> list[Turn]:
                 turn=turn,
                 counts=measures.counts(own, inside),
                 input_tokens=measures.lengths(own.columns.input_tokens[good]),
-                cached_input_tokens=measures.cached_input_tokens(own.records, good),
+                cached_input_tokens=measures.cached_input_tokens(own.columns, good),
                 ttft_ms=latency.ttft_ms,
                 e2e_ms=latency.e2e_ms,
             )
@@ -62,8 +64,8 @@ def turns(requests: Requests, bounds: Bounds) -> list[Turn]:
 def models(requests: Requests, bounds: Bounds) -> list[ModelPart]:
     """Each model that the records name, in the order of the names."""
     found = []
-    for model in sorted({*values(requests.records, "model")} - {None}):
-        own = requests.only(own == model for own in values(requests.records, "model"))
+    for model in sorted({*tally(requests.records, "model")} - {None}):
+        own = requests.only(that(requests.records, "model", partial(eq, model)))
         inside = own.columns.belonging_to(bounds)
         latency = measures.latency(own, inside)
         found.append(

@@ -6,7 +6,6 @@ each moment), and compared with the figure as it will be reported.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -20,13 +19,13 @@ from loadtest.faults import CLOCK_SLACK_MS, faults
 from loadtest.level import Level, LevelRun
 from loadtest.records import OUTCOMES, Record
 from loadtest.result import Counts, Latency, LevelResult, Metric, ModelPart, Part, ProbeResult, Throughput, Turn
-from loadtest.rows import Mask, floats, gap_counts, gaps, only, that, values
+from loadtest.rows import Mask, blocks, floats, gap_counts, gaps, only, tally, that
 from loadtest.stats import PERCENTILES, Dist, Due
 
 # Figures are reported to 7 significant digits.
 ROUNDING = 1e-5
 Floats = NDArray[np.float64]
-_BLOCK = 4096  # records whose events are looked at together
+_BLOCK = 4096  # requests of which starts and ends are put in order together
 
 
 class Stretch(NamedTuple):
@@ -77,7 +76,7 @@ def _alike(one: float, other: float) -> bool:
 
 def _counts(records: Sequence[Record], window: Stretch | None, counts: Counts) -> Iterator[str]:
     """Conservation."""
-    ended = Counter(values(records, "outcome"))
+    ended = tally(records, "outcome")
     if not counts.scheduled == len(records) == counts.ok + counts.failed:
         yield (
             f"{counts.scheduled} requests are counted as scheduled, {len(records)} are recorded and "
@@ -191,7 +190,7 @@ def _samples(records: Sequence[Record], window: Stretch | None, metrics: Mapping
         inside = several if name == "tpot_ms" else np.count_nonzero(failed)
         if metric.due is not None and metric.due.failed not in ({inside} if name == "e2e_ms" else {0, inside}):
             yield f"{name} has {metric.due.failed} failures inside of {inside}"
-    recorded, itl = int(gap_counts(records)[due & ok].sum()), metrics.get("itl_ms")
+    recorded, itl = int(gap_counts(records)[due & ok].sum(dtype=np.int64)), metrics.get("itl_ms")
     if itl is not None and (itl.ok.n > recorded or itl.excluded > good):
         yield f"itl_ms has {itl.ok.n} samples of {recorded} recorded gaps"
 
@@ -216,12 +215,15 @@ def _concurrency(records: Sequence[Record], window: Stretch | None, figures: Lev
             f"concurrency is {reported.mean:g} on average and {reported.peak} at most in the result, and {mean:g} and "
             f"{peak} by counting over time"
         )
-    ends = np.maximum(starts, np.where(np.isnan(ends), window.end, ends))
-    inside = np.maximum(0.0, np.minimum(ends, window.end) - np.maximum(starts, window.start))
-    stays, arrived = ends - starts, _due(records, window)
-    over_the_ends = inside - np.where(arrived, stays, 0.0)
-    stay_s = math.fsum(stays[arrived]) / 1000 / np.count_nonzero(arrived) if arrived.any() else 0.0
-    expected = (rates.offered_per_s or 0.0) * stay_s + math.fsum(over_the_ends) / 1000 / window.length_s
+    ends[np.isnan(ends)] = window.end
+    np.maximum(starts, ends, out=ends)
+    arrived = _due(records, window)
+    stays_s = float((ends - starts)[arrived].sum()) / 1000
+    inside = np.minimum(ends, window.end)
+    inside -= np.maximum(starts, window.start)
+    over_the_ends_s = float(np.maximum(0.0, inside, out=inside).sum()) / 1000 - stays_s
+    stay_s = stays_s / np.count_nonzero(arrived) if arrived.any() else 0.0
+    expected = (rates.offered_per_s or 0.0) * stay_s + over_the_ends_s / window.length_s
     if not _alike(reported.mean, expected):
         yield (
             f"Little's law does not hold: {reported.mean:g} in flight on average, but {rates.offered_per_s or 0.0:g}/s "
@@ -234,12 +236,18 @@ def _held(starts: Floats, ends: Floats, window: Stretch) -> tuple[float, int]:
 
     One whose end is NaN goes on.
     """
-    at = np.append(starts, np.where(np.isnan(ends), np.inf, ends))
-    order = np.argsort(at, kind="stable")
-    held = np.cumsum(np.repeat([1, -1], len(starts))[order])
-    lasts = np.diff(np.clip(np.append(at[order], np.inf), window.start, window.end))
-    peak = int(held[lasts > 0].max(initial=0))
-    return float(np.dot(held, lasts)) / 1000 / window.length_s, peak
+    starts, ends = np.sort(starts), np.sort(ends)  # NaN after all others
+    total, peak, ended = 0.0, 0, 0
+    for begin in range(0, len(starts), _BLOCK):
+        some = starts[begin : begin + _BLOCK]
+        until = starts[begin + _BLOCK] if begin + _BLOCK < len(starts) else np.inf
+        upto = int(np.searchsorted(ends, until))
+        at, over = np.append(some, ends[ended:upto]), upto - ended
+        order = np.argsort(at, kind="stable")
+        held = begin - ended + np.cumsum(np.repeat([1, -1], [len(some), over])[order])
+        lasts = np.diff(np.clip(np.append(at[order], until), window.start, window.end))
+        total, peak, ended = total + float(np.dot(held, lasts)), max(peak, int(held[lasts > 0].max(initial=0))), upto
+    return total / 1000 / window.length_s, peak
 
 
 # Tokens ---------------------------------------------------------------------------------------------------------
@@ -296,25 +304,23 @@ def _arrived(good: Sequence[Record], stretch: Stretch) -> list[_Range]:
     some time between the last known one and the last token.
     """
     low, high = np.zeros(4), np.zeros(4)
-    streamed, done, seen = that(good, "streamed", bool), floats(good, "done_ms"), floats(good, "events")
-    first_token, last_token = floats(good, "first_token_ms"), floats(good, "last_token_ms")
-    all_firsts = np.where(streamed & ~np.isnan(first_token), first_token, done)
-    all_lasts = np.where(streamed & (seen > 0), last_token, done)
-    counts = gap_counts(good)
-    amounts = [np.nan_to_num(floats(good, name)) for name in ("output_tokens", "input_tokens", "samples")]
-    for begin in range(0, len(good), _BLOCK):
-        block = slice(begin, begin + _BLOCK)
-        firsts, lasts, stream = all_firsts[block], all_lasts[block], streamed[block]
-        sizes = 1 + np.where(stream, counts[block], 0)
+    for some in blocks(good):
+        streamed, done, seen = that(some, "streamed", bool), floats(some, "done_ms"), floats(some, "events")
+        first_token, last_token = floats(some, "first_token_ms"), floats(some, "last_token_ms")
+        firsts = np.where(streamed & ~np.isnan(first_token), first_token, done)
+        lasts = np.where(streamed & (seen > 0), last_token, done)
+        amounts = (np.nan_to_num(floats(some, name)) for name in ("output_tokens", "input_tokens", "samples"))
+        output, input_, samples = amounts
+        counts = gap_counts(some)
+        sizes = 1 + np.where(streamed, counts, 0)
         begins = np.cumsum(sizes) - sizes
         steps, later = np.zeros(sizes.sum()), np.ones(sizes.sum(), dtype=np.bool_)
         later[begins] = False
-        steps[later] = gaps(good, begin, begin + _BLOCK)[np.repeat(stream, counts[block])]
+        steps[later] = gaps(some)[np.repeat(streamed, counts)]
         passed = np.cumsum(steps)
         times = passed + np.repeat(firsts - passed[begins], sizes)
         known = np.cumsum(sizes) - 1
-        events = np.where(stream, np.maximum(seen[block], 1), 1)
-        output, input_, samples = (amount[block] for amount in amounts)
+        events = np.where(streamed, np.maximum(seen, 1), 1)
         for bound, slack in ((low, -CLOCK_SLACK_MS), (high, CLOCK_SLACK_MS)):
             inside = _within(times, stretch, slack)
             arrived = np.add.reduceat(inside.astype(np.float64), begins)
@@ -327,7 +333,7 @@ def _arrived(good: Sequence[Record], stretch: Stretch) -> list[_Range]:
             bound += [
                 np.dot(share, output),
                 np.dot(_within(firsts, stretch, slack), input_),
-                np.dot(share, np.where(stream, seen[block], 0)),
+                np.dot(share, np.where(streamed, seen, 0)),
                 np.dot(share, samples),
             ]
     return [_Range(float(least), float(most)) for least, most in zip(low, high, strict=True)]
@@ -396,7 +402,7 @@ def _kind(
     kind: str, parts: Mapping[Any, Part | Turn | ModelPart], records: Sequence[Record], window: Stretch | None
 ) -> Iterator[str]:  # fmt: skip
     """That parts by the field ``kind`` of records, which may be None, are sound."""
-    recorded = {*values(records, kind)} - {None}
+    recorded = {*tally(records, kind)} - {None}
     if not recorded <= set(parts):
         yield f"of {len(recorded)} {kind}s only {len(parts)} are reported"
     for which, part in parts.items():

@@ -2,13 +2,15 @@
 
 A record in memory takes a kilobyte and more, a row ``ROW.itemsize`` bytes on disk and four a gap between tokens. Who
 goes through ``Rows`` meets the same records, but for the text of paired answers, made a block at a time; who needs one
-field of all takes it as a column, which is some fifty times as fast.
+field of all takes it as a column, which is some fifty times as fast. Files are read and not mapped: pages of a mapping
+would count as memory of this process.
 """
 
+import os
 import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple, overload
@@ -40,7 +42,8 @@ ROW = np.dtype(
     ]
 )
 _NO_NUMBER = -1
-_BLOCK = 8192
+# So many rows lie together on disk, field by field, and are looked at together.
+_BLOCK = 4096
 # Servers that put an id into each message would fill the memory with them: beyond so many the first alike stands for
 # the others.
 _MOST_WORDS = 2000
@@ -96,7 +99,7 @@ class _Sheet:
         rows["gaps"] = sizes = np.array([len(own) for own in gaps], dtype=np.int64)
         rows["gaps_from"] = self.gap_count + np.cumsum(sizes) - sizes
         try:
-            self._rows.write(rows.tobytes())
+            self._write(rows)
             for own in gaps:
                 self._gaps.write(own if isinstance(own, array) and own.typecode == "f" else array("f", own))
             self._rows.flush()
@@ -106,14 +109,36 @@ class _Sheet:
         self.count += len(records)
         self.gap_count += int(sizes.sum())
 
-    def rows(self) -> NDArray[Any]:
-        """All of them, read from the file where they are looked at."""
-        return np.memmap(self._rows, ROW, "r", shape=(self.count,)) if self.count else np.empty(0, ROW)
+    def _write(self, rows: NDArray[Any]) -> None:
+        begin = 0
+        while begin < len(rows):
+            size = min(len(rows) - begin, _BLOCK - (self.count + begin) % _BLOCK)
+            for name in ROW.names or ():
+                self._rows.seek(_offset(name, self.count + begin))
+                self._rows.write(rows[name][begin : begin + size].tobytes())
+            begin += size
 
-    def gaps(self) -> NDArray[np.float32]:
-        if not self.gap_count:
-            return np.empty(0, np.float32)
-        return np.memmap(self._gaps, np.float32, "r", shape=(self.gap_count,))
+    def column(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        """The field ``name`` of the rows from ``begin`` to before ``end``."""
+        found = np.empty(end - begin, ROW[name])
+        at = begin
+        while at < end:
+            upto = min(end, at - at % _BLOCK + _BLOCK)
+            self._read(self._rows, found[at - begin : upto - begin], _offset(name, at))
+            at = upto
+        return found
+
+    def gaps(self, begin: int, end: int) -> NDArray[np.float32]:
+        found = np.empty(end - begin, np.float32)
+        self._read(self._gaps, found, begin * found.itemsize)
+        return found
+
+    def _read(self, file: IO[bytes], into: NDArray[Any], offset: int) -> None:
+        try:
+            read = os.preadv(file.fileno(), [into.data], offset) if into.nbytes else 0
+        except OSError as error:
+            raise self._error(error) from None
+        assert read == into.nbytes, "a row is read that was never written"
 
     def close(self) -> None:
         self._rows.close()
@@ -124,16 +149,24 @@ class _Sheet:
         return ResultError(f"cannot keep requests in {self._folder}: {error.strerror}; {mend}")
 
 
+def _offset(name: str, row: int) -> int:
+    """Where in the file the field ``name`` of a row is."""
+    assert ROW.fields is not None
+    dtype, before = ROW.fields[name][:2]
+    return row // _BLOCK * _BLOCK * ROW.itemsize + before * _BLOCK + row % _BLOCK * dtype.itemsize
+
+
 class _Kept(NamedTuple):
-    """Some of the rows of a sheet as they were at a time: ``places`` of None is all of them."""
+    """The rows of a sheet from ``begin`` to before ``end``, or those of them that ``chosen`` says."""
 
     sheet: _Sheet
-    size: int
-    places: NDArray[np.int64] | None
+    begin: int
+    end: int
+    chosen: Mask | None
 
-    def block(self, begin: int, end: int) -> NDArray[Any]:
-        rows, end = self.sheet.rows(), min(end, self.size)
-        return np.array(rows[begin:end] if self.places is None else rows[self.places[begin:end]])
+    @property
+    def size(self) -> int:
+        return self.end - self.begin if self.chosen is None else int(np.count_nonzero(self.chosen))
 
 
 class Rows(Sequence[Record]):
@@ -144,23 +177,29 @@ class Rows(Sequence[Record]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self._kept = _Kept(_Sheet(folder), 0, None)
+        self._kept = _Kept(_Sheet(folder), 0, 0, None)
+
+    @classmethod
+    def _of(cls, kept: _Kept) -> "Rows":
+        found = object.__new__(cls)
+        found._kept = kept
+        return found
 
     def append(self, records: Sequence[Record]) -> None:
         """Take in ``records`` after those that are there."""
         if records:
             self._kept.sheet.append(records)
-            self._kept = self._kept._replace(size=self._kept.sheet.count)
+            self._kept = self._kept._replace(end=self._kept.sheet.count)
 
     def only(self, mask: Mask) -> "Rows":
         """Those that ``mask``, of shape (n,), says."""
         if mask.all():
             return self
-        places = np.flatnonzero(mask)
-        found = object.__new__(Rows)
-        own = self._kept.places
-        found._kept = self._kept._replace(size=len(places), places=places if own is None else own[places])
-        return found
+        chosen = mask
+        if self._kept.chosen is not None:
+            chosen = np.zeros(len(self._kept.chosen), dtype=np.bool_)
+            chosen[self._kept.chosen] = mask
+        return self._of(self._kept._replace(chosen=chosen))
 
     def close(self) -> None:
         """Give the disk back; nothing of what ``only`` has returned can be read then."""
@@ -174,77 +213,103 @@ class Rows(Sequence[Record]):
     @overload
     def __getitem__(self, place: slice) -> list[Record]: ...
     def __getitem__(self, place: int | slice) -> Record | list[Record]:
-        rows, places = self._kept.sheet.rows(), self._kept.places
-        if isinstance(place, slice):
-            which = np.arange(len(self))[place]
-            return list(self._made(np.array(rows[which if places is None else places[which]])))
-        at = range(len(self))[place]
-        row = rows[at if places is None else places[at]]
-        return next(self._made(np.array([row], dtype=ROW)))
+        which = range(len(self))[place]
+        wanted = [which] if isinstance(which, int) else [*which]
+        mask = np.zeros(len(self), dtype=np.bool_)
+        mask[wanted] = True
+        found = dict(zip(sorted(wanted), self.only(mask), strict=True))
+        return found[which] if isinstance(which, int) else [found[each] for each in which]
 
     def __iter__(self) -> Iterator[Record]:
-        for begin in range(0, len(self), _BLOCK):
-            yield from self._made(self._kept.block(begin, begin + _BLOCK))
+        for block in self.blocks():
+            columns = [block._boxed(name) for name in _FIELDS]
+            yield from (Record(*values) for values in zip(*columns, strict=True))
+
+    def blocks(self) -> Iterator["Rows"]:
+        """All of them, some at a time."""
+        sheet, first, last, chosen = self._kept
+        for begin in range(first - first % _BLOCK, last, _BLOCK):
+            low, high = max(first, begin), min(last, begin + _BLOCK)
+            own = None if chosen is None else chosen[low - first : high - first]
+            if own is None or own.any():
+                yield self._of(_Kept(sheet, low, high, own))
 
     def values(self, name: str) -> Iterator[Any]:
         """The field ``name`` of each, as the records have it."""
-        column, places = self._kept.sheet.rows()[name], self._kept.places
-        for begin in range(0, len(self), _BLOCK):
-            end = min(begin + _BLOCK, len(self))
-            yield from self._boxed(np.array(column[begin:end] if places is None else column[places[begin:end]]), name)
+        for block in self.blocks():
+            yield from block._boxed(name)
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """The field ``name``, a number, of each: shape (n,), NaN where it is None."""
-        values = self._column(name).astype(np.float64)
+        column = self._column(name)
+        values = column.astype(np.float64, copy=False)
         if name not in _TIMES and name not in _FLAGS:
-            values[values == _NO_NUMBER] = np.nan
+            values[column == _NO_NUMBER] = np.nan
         return values
 
     def that(self, name: str, holds: Callable[[Any], bool]) -> Mask:
         """Of which the field ``name`` ``holds``: shape (n,)."""
-        if name not in self._kept.sheet.words:
-            return np.fromiter(map(holds, self.values(name)), dtype=np.bool_, count=len(self))
-        codes, words = self._column(name), self._kept.sheet.words[name].values
-        found = np.zeros(len(words), dtype=np.bool_)
-        for code in np.flatnonzero(np.bincount(codes)).tolist():
-            found[code] = holds(words[code])
-        mask: Mask = found[codes]
-        return mask
+        found: list[Mask] = [np.empty(0, dtype=np.bool_)]
+        for values, codes in self._coded(name):
+            held = np.zeros(len(values), dtype=np.bool_)
+            for code in np.flatnonzero(np.bincount(codes)).tolist():
+                held[code] = holds(values[code])
+            found.append(held[codes])
+        return np.concatenate(found)
+
+    def tally(self, name: str) -> Counter[Any]:
+        """How many have each value of the field ``name``, in the order in which the values come first."""
+        found: Counter[Any] = Counter()
+        for values, codes in self._coded(name):
+            counts = np.bincount(codes)
+            present = np.flatnonzero(counts).tolist()
+            for code in sorted(present, key=lambda code: int(np.argmax(codes == code))):
+                found[values[code]] += int(counts[code])
+        return found
+
+    def gaps(self) -> NDArray[np.float32]:
+        """The gaps between tokens of all of them, in ms, one request's after the other's."""
+        sheet, begin, end, chosen = self._kept
+        if begin == end:
+            return np.empty(0, np.float32)
+        first, last = sheet.column("gaps_from", begin, begin + 1), sheet.column("gaps_from", end - 1, end)
+        sizes = sheet.column("gaps", begin, end)
+        found = sheet.gaps(int(first[0]), int(last[0]) + int(sizes[-1]))
+        return found if chosen is None else found[np.repeat(chosen, sizes)]
+
+    def gap_counts(self) -> NDArray[np.int32]:
+        """How many gaps each has: shape (n,)."""
+        return self._column("gaps")
 
     def _column(self, name: str) -> NDArray[Any]:
-        column, places = self._kept.sheet.rows()[name], self._kept.places
-        return np.array(column[: len(self)] if places is None else column[places])
+        sheet, begin, end, chosen = self._kept
+        if chosen is None:
+            return sheet.column(name, begin, end)
+        if end - begin <= _BLOCK:
+            return sheet.column(name, begin, end)[chosen]
+        return np.concatenate([np.empty(0, ROW[name]), *(block._column(name) for block in self.blocks())])
 
-    def gap_blocks(self) -> Iterator[NDArray[np.float32]]:
-        """The gaps between tokens of all of them, in ms and some at a time."""
-        for begin in range(0, len(self), _BLOCK):
-            yield self.gaps(begin, begin + _BLOCK)
+    def _coded(self, name: str) -> Iterator[tuple[list[Any], NDArray[Any]]]:
+        """Of some at a time the values of a field, and of each which of them it has."""
+        for block in self.blocks():
+            column = block._column(name)
+            if name in self._kept.sheet.words:
+                yield self._kept.sheet.words[name].values, column
+            elif name in _FLAGS:
+                yield [False, True], column.view(np.uint8)
+            else:
+                found, codes = np.unique(column, return_inverse=True)
+                yield self._box(found, name), codes
 
-    def gaps(self, begin: int, end: int) -> NDArray[np.float32]:
-        """The gaps between tokens of those from ``begin`` to before ``end``, in ms, one request's after the other's."""
-        block = self._kept.block(begin, end)
-        sizes = block["gaps"].astype(np.int64)
-        first = np.repeat(block["gaps_from"] - (np.cumsum(sizes) - sizes), sizes)
-        return self._kept.sheet.gaps()[first + np.arange(len(first))]
+    def _boxed(self, name: str) -> list[Any]:
+        """Of a block."""
+        if name != "itl_ms":
+            return self._box(self._column(name), name)
+        gaps, ends = self.gaps(), np.cumsum(self.gap_counts()).tolist()
+        pairs = zip([0, *ends], ends, strict=False)
+        return [array("f", gaps[begin:end].tobytes()) if end > begin else None for begin, end in pairs]
 
-    def gap_counts(self) -> NDArray[np.int64]:
-        """How many gaps each has: shape (n,)."""
-        return np.nan_to_num(self.floats("gaps")).astype(np.int64)
-
-    def _made(self, block: NDArray[Any]) -> Iterator[Record]:
-        columns = [self._field(block, name) for name in _FIELDS]
-        return (Record(*values) for values in zip(*columns, strict=True))
-
-    def _field(self, block: NDArray[Any], name: str) -> list[Any]:
-        if name == "itl_ms":
-            gaps = self._kept.sheet.gaps()
-            return [
-                array("f", gaps[start : start + size].tobytes()) if size else None
-                for start, size in zip(block["gaps_from"].tolist(), block["gaps"].tolist(), strict=True)
-            ]
-        return self._boxed(block[name], name)
-
-    def _boxed(self, column: NDArray[Any], name: str) -> list[Any]:
+    def _box(self, column: NDArray[Any], name: str) -> list[Any]:
         if name in _FLAGS:
             return list(column.tolist())
         if name in self._kept.sheet.words:
@@ -270,18 +335,32 @@ def floats(records: Sequence[Record], name: str) -> NDArray[np.float64]:
     return np.array([*map(attrgetter(name), records)], dtype=np.float64)
 
 
-def gap_counts(records: Sequence[Record]) -> NDArray[np.int64]:
+def tally(records: Sequence[Record], name: str) -> Counter[Any]:
+    """How many of ``records`` have each value of the field ``name``, in the order in which the values come first."""
+    return records.tally(name) if isinstance(records, Rows) else Counter(map(attrgetter(name), records))
+
+
+def blocks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """All of ``records``, some at a time."""
+    if isinstance(records, Rows):
+        return records.blocks()
+    return (records[begin : begin + _BLOCK] for begin in range(0, len(records), _BLOCK))
+
+
+def gap_counts(records: Sequence[Record]) -> NDArray[np.int32]:
     """How many gaps between tokens each of ``records`` has: shape (n,)."""
     if isinstance(records, Rows):
         return records.gap_counts()
-    return np.fromiter((len(record.itl_ms or ()) for record in records), np.int64, len(records))
+    return np.fromiter((len(record.itl_ms or ()) for record in records), np.int32, len(records))
 
 
-def gaps(records: Sequence[Record], begin: int, end: int) -> NDArray[np.float64]:
-    """Those of the ``records`` from ``begin`` to before ``end``, in ms, one request's after the other's."""
+def gaps(records: Sequence[Record]) -> NDArray[np.float64]:
+    """The gaps between tokens of ``records``, few enough for memory, in ms, one request's after the other's."""
     if isinstance(records, Rows):
-        return records.gaps(begin, end).astype(np.float64)
-    return np.fromiter(chain.from_iterable(record.itl_ms or () for record in records[begin:end]), np.float64)
+        return records.gaps().astype(np.float64)
+    # Those of the journal are arrays of four bytes, which are copied and not gone through.
+    found = [np.asarray(record.itl_ms, np.float64) for record in records if record.itl_ms]
+    return np.concatenate([np.empty(0), *found])
 
 
 def only(records: Sequence[Record], mask: Mask) -> Sequence[Record]:

@@ -5,7 +5,7 @@ bits, and those of the halves that percentiles fall into once more by the lower 
 whatever their number.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,33 +13,45 @@ from numpy.typing import NDArray
 from loadtest.stats import DECIMALS, PERCENTILES, Dist, rank
 
 _HALF = 16
-Blocks = Callable[[], Iterator[NDArray[np.float32]]]
+_LOWER = (1 << _HALF) - 1
 
 
-def distribution(blocks: Blocks) -> Dist:
-    """The distribution of all samples of ``blocks``, finite, not negative and asked for twice, as ``stats`` has it."""
-    upper, n, total, low, high = np.zeros(1 << _HALF, dtype=np.int64), 0, 0.0, np.inf, 0.0
-    for block in blocks():
-        if len(block):
-            upper += np.bincount(_bits(block) >> _HALF, minlength=len(upper))
-            n, total = n + len(block), total + float(block.sum(dtype=np.float64))
-            low, high = min(low, float(block.min())), max(high, float(block.max()))
-    if not n:
-        return Dist(n=0)
-    ranks = {name: rank(p, n) for name, p in PERCENTILES.items()}
-    upto = np.cumsum(upper)
-    halves = {name: int(np.searchsorted(upto, place)) for name, place in ranks.items()}
-    lower = {half: np.zeros(1 << _HALF, dtype=np.int64) for half in halves.values()}
-    for block in blocks():
-        bits = _bits(block)
-        for half in lower:
-            lower[half] += np.bincount(bits[bits >> _HALF == half] & ((1 << _HALF) - 1), minlength=1 << _HALF)
-    at = {}
-    for name, half in halves.items():
-        before = int(upto[half] - upper[half])
-        rest = int(np.searchsorted(np.cumsum(lower[half]), ranks[name] - before))
-        at[name] = float(np.array([half << _HALF | rest], dtype=np.uint32).view(np.float32)[0])
-    return Dist(n=n, min=low, mean=min(max(round(total / n, DECIMALS), low), high), max=high, **at)
+class Selection:
+    """The samples of all ``blocks``, finite and not negative. They are asked for once, and for each question again."""
+
+    def __init__(self, blocks: Callable[[], Iterator[NDArray[np.float32]]]) -> None:
+        self._blocks = blocks
+        self._upper = np.zeros(1 << _HALF, dtype=np.int64)
+        self.n, self.total, self.low, self.high = 0, 0.0, np.inf, 0.0
+        for block in blocks():
+            if len(block):
+                self._upper += np.bincount(_bits(block) >> _HALF, minlength=len(self._upper))
+                self.n, self.total = self.n + len(block), self.total + float(block.sum(dtype=np.float64))
+                self.low, self.high = min(self.low, float(block.min())), max(self.high, float(block.max()))
+
+    def at(self, ranks: Sequence[int]) -> list[float]:
+        """The samples at ``ranks``, of which the lowest is 1."""
+        upto = np.cumsum(self._upper)
+        halves = [int(np.searchsorted(upto, place)) for place in ranks]
+        lower = {half: np.zeros(1 << _HALF, dtype=np.int64) for half in halves}
+        for block in self._blocks():
+            bits = _bits(block)
+            for half in lower:
+                lower[half] += np.bincount(bits[bits >> _HALF == half] & _LOWER, minlength=1 << _HALF)
+        found = []
+        for half, place in zip(halves, ranks, strict=True):
+            before = int(upto[half] - self._upper[half])
+            rest = int(np.searchsorted(np.cumsum(lower[half]), place - before))
+            found.append(float(np.array([half << _HALF | rest], dtype=np.uint32).view(np.float32)[0]))
+        return found
+
+    def distribution(self) -> Dist:
+        """As ``stats.distribution`` has it."""
+        if not self.n:
+            return Dist(n=0)
+        at = self.at([rank(p, self.n) for p in PERCENTILES.values()])
+        mean = min(max(round(self.total / self.n, DECIMALS), self.low), self.high)
+        return Dist(n=self.n, min=self.low, mean=mean, max=self.high, **dict(zip(PERCENTILES, at, strict=True)))
 
 
 def _bits(block: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -50,8 +50,8 @@ def drifting(due: NDArray[np.float64], done: NDArray[np.float64], start: float, 
         end: of the window.
     """
     marks = np.linspace(start, end, _STEPS + 1)
-    arrived = np.searchsorted(np.sort(due), marks, side="right")
-    waiting = arrived - np.searchsorted(np.sort(done[~np.isnan(done)]), marks, side="right")
+    arrived, ended = (np.array([np.count_nonzero(at <= mark) for mark in marks]) for at in (due, done))
+    waiting = arrived - ended
     growth, arrivals = int(waiting[-1] - waiting[0]), int(arrived[-1] - arrived[0])
     by_chance = max(
         _CHANCE_STEPS * float(np.std(np.diff(waiting))) * math.sqrt(_STEPS), _CHANCE_COUNT * math.sqrt(arrivals)

@@ -15,7 +15,7 @@ from loadtest.level import Level, LevelRun
 from loadtest.reconcile import Stretch, contradictions
 from loadtest.records import Record
 from loadtest.result import LevelResult, Status, Window
-from loadtest.rows import only, that, values
+from loadtest.rows import only, tally, that
 from loadtest.stats import DECIMALS, significant
 from loadtest.steady import drifting, steady_from
 
@@ -63,7 +63,7 @@ def summarise(
         latency=latency,
         tokens_per_event=measures.tokens_per_event(columns, inside & columns.ok),
         single_burst=int(np.count_nonzero(inside & columns.ok & columns.in_one_burst)),
-        bad_events=sum(values(records, "bad_events")),
+        bad_events=sum(bad * count for bad, count in tally(records, "bad_events").items()),
         finish_reasons=measures.finish_reasons(records),
         errors=measures.errors(records),
         client=client(
@@ -154,10 +154,13 @@ def _window(level: Level, columns: Columns, bounds: Bounds, run: LevelRun | None
 
 
 def _steady_from_s(columns: Columns) -> float | None:
-    answered = np.flatnonzero(columns.ok & ~np.isnan(columns.ended))
-    answered = answered[np.argsort(columns.intended[answered], kind="stable")]
-    first = steady_from((columns.ended - columns.intended)[answered])
-    return None if first is None else _seconds(float(columns.intended[answered[first]]))
+    took = columns.ended
+    answered = columns.ok & ~np.isnan(took)
+    took, due = took[answered], columns.intended[answered]
+    took -= due
+    order = np.argsort(due, kind="stable")
+    first = steady_from(took[order])
+    return None if first is None else _seconds(float(due[order[first]]))
 
 
 def _seconds(value_ms: float) -> float:

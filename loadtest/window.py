@@ -1,6 +1,9 @@
 """The requests of a level's window: their times in the order in which they became due, and what arrived in it. Pure."""
 
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import cached_property, partial
+from operator import eq
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +12,7 @@ from loadtest import measures
 from loadtest.columns import Bounds, Columns, Floats, Mask, Requests, low
 from loadtest.level import Level
 from loadtest.result import LevelResult
-from loadtest.rows import values
+from loadtest.rows import that
 from loadtest.slo import Scope
 from loadtest.stats import DECIMALS
 
@@ -21,7 +24,8 @@ _FEWEST_PARTS, _MOST_PARTS = 20, 200
 _NEAR_MS = 0.001
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """The requests of one playing, with the stretch that is judged and which of them belong to it."""
 
     requests: Requests
@@ -33,13 +37,13 @@ class Window(NamedTuple):
         if not scope.of_some:
             return self
         places = {place for place, workload in enumerate(level.workloads) if workload.name == scope.workload}
-        each = (values(self.requests.records, name) for name in ("turn", "workload", "model"))
-        chosen = [
-            scope.turn in (None, turn)
-            and (scope.workload is None or workload in places)
-            and scope.model in (None, level.model if model is None else model)
-            for turn, workload, model in zip(*each, strict=True)
-        ]
+        chosen = np.ones(len(self.inside), dtype=np.bool_)
+        if scope.turn is not None:
+            chosen &= that(self.requests.records, "turn", partial(eq, scope.turn))
+        if scope.workload is not None:
+            chosen &= that(self.requests.records, "workload", places.__contains__)
+        if scope.model is not None:
+            chosen &= that(self.requests.records, "model", lambda model: (model or level.model) == scope.model)
         return Window(self.requests.only(chosen), self.inside[chosen], self.bounds)
 
     @property
@@ -48,8 +52,15 @@ class Window(NamedTuple):
         return int(np.count_nonzero(self.inside))
 
     def in_order(self, values: NDArray[T], chosen: Mask) -> NDArray[T]:
-        """The ``values`` of the chosen ones, in the order in which they became due."""
-        return values[chosen][np.argsort(self.requests.columns.intended[chosen], kind="stable")]
+        """The ``values`` of the ``chosen`` ones, all of which belong to it, in the order in which they became due."""
+        return values[self._order[chosen[self._order]]]
+
+    @cached_property
+    def _order(self) -> NDArray[np.uint32]:
+        """The places of those that belong to it, in that order."""
+        places = np.flatnonzero(self.inside).astype(np.uint32)
+        due = self.requests.columns.intended[self.inside]
+        return places[np.argsort(due, kind="stable")]
 
 
 def window_of_figures(level: LevelResult, columns: Columns) -> Bounds | None:
@@ -67,10 +78,10 @@ def due_times(window: Window, metric: str) -> tuple[Floats, Floats]:
     A good answer without a TPOT had no two tokens to take time between, and is in neither.
     """
     columns = window.requests.columns
-    values = np.round(measures.times(columns)[metric], DECIMALS)
-    missing = np.isnan(values)
-    failed = measures.failures(columns)[metric]
-    values = np.where(failed | missing, np.inf, values)
+    values = measures.time_of(columns, metric)
+    missing = np.isnan(np.round(values, DECIMALS, out=values))
+    failed = measures.failed_of(columns, metric)
+    values[failed | missing] = np.inf
     known = window.inside & (failed | (columns.ok & ~missing))
     whole = known if metric == "tpot" else known | (window.inside & columns.ok)
     return window.in_order(values, known), window.in_order(values, whole)
@@ -89,8 +100,7 @@ def arrived(window: Window, metric: str) -> tuple[float, Floats] | None:
     whole = getattr(measures.throughput(window.requests, stretch), metric)
     if whole is None:
         return None
-    first = np.where(columns.streamed & ~np.isnan(columns.first_token), columns.first_token, columns.done)
-    last = np.where(columns.streamed & ~np.isnan(columns.last_token), columns.last_token, columns.done)
+    first, last = measures.arrival(columns)
     output = columns.samples if metric == "samples_per_s" else columns.output_tokens
     if metric == "events_per_s":
         output = np.where(columns.streamed, columns.events, 0.0)

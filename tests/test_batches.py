@@ -222,8 +222,14 @@ def test_figures_that_do_not_follow_from_the_samples_are_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (level,) = batches(tmp_path, 8)
-    columns = Columns.of
-    monkeypatch.setattr(Columns, "of", lambda *given: (found := columns(*given))._replace(samples=found.samples * 2))
+    of = Columns.of
+
+    def doubled(*given: Any) -> Columns:
+        found = of(*given)
+        found.samples = found.samples * 2
+        return found
+
+    monkeypatch.setattr(Columns, "of", doubled)
     reasons = played(level, 20.0).client.reasons
     assert len(reasons) == 2, "of the window and of the whole level"
     assert all(" samples of " in reason and "contradicts its own records" in reason for reason in reasons)

@@ -50,6 +50,7 @@ FLOORS = [
         "verdict",
         "judgement",
         "window",
+        "gaps",
         "result",
         "repeats",
         "likeness",
@@ -90,7 +91,7 @@ PURE = {
     "shift", "schedule", "stats", "evidence", "tails", "steady", "abort", "duration", "summary", "parts", "client",
     "sessions", "measures", "columns", "selection", "repeats", "caveats", "reconcile", "faults", "plan", "reports",
     "level", "redact", "errors", "forecast", "likeness", "comparison", "compare", "slo", "verdict", "judgement",
-    "window", "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace", "explain",
+    "window", "gaps", "audit", "search", "statement", "histogram", "glance", "portrait", "alert", "trace", "explain",
 }  # fmt: skip
 WORLDLY = {"asyncio", "multiprocessing", "os", "pathlib", "socket", "subprocess", "time", "datetime", "threading"}
 

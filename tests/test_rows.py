@@ -1,26 +1,39 @@
+import copy
 import random
+import tempfile
 from array import array
+from collections import Counter
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loadtest import selection
-from loadtest.columns import prompts
+from loadtest.columns import Bounds, Columns, Requests, prompts
+from loadtest.gaps import Gaps
 from loadtest.judgement import Played, judge
 from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.records import OUTCOMES, Record, RequestError
-from loadtest.rows import Rows
+from loadtest.rows import Rows, blocks, floats, gaps
 from loadtest.schedule import Load
+from loadtest.selection import Selection
 from loadtest.slo import parse
 from loadtest.stats import distribution
 from loadtest.summary import summarise
+from loadtest.window import Window
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
 
+SLOS = (
+    "p99(ttft) < 200ms", "p95(itl) < 100ms", "mean(itl) < 30ms", "error_rate < 20%", "mean(e2e) < 1s", "goodput > 80%",
+    "output_tokens_per_s > 300",
+)  # fmt: skip
 LENGTHS = Length(8, 8), Length(4, 4)
 LEVEL = Level(
     index=2, name="r=100", load=Load("constant", rate_per_s=100.0), batching=None,
@@ -55,14 +68,19 @@ def made(number: int, rng: random.Random) -> Record:
     )  # fmt: skip
 
 
+def stored(records: list[Record], folder: Path) -> Rows:
+    found = Rows(folder)
+    for begin in range(0, len(records), 333):
+        found.append(records[begin : begin + 333])
+    return found
+
+
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[tuple[list[Record], Rows]]:
     rng = random.Random(7)
     records = [made(number, rng) for number in range(1000)]
     rng.shuffle(records)
-    rows = Rows(tmp_path)
-    for begin in range(0, 1000, 333):
-        rows.append(records[begin : begin + 333])
+    rows = stored(records, tmp_path)
     yield records, rows
     rows.close()
 
@@ -78,11 +96,35 @@ def test_rows_are_the_records_they_were_made_of(both: tuple[list[Record], Rows])
     assert list(some) == records[3::14]
     assert some[1] == records[17]
     assert [*some.values("finish_reason")] == [record.finish_reason for record in records[3::14]]
+    assert (some[-1], some[7:3:-2]) == (records[3::14][-1], records[3::14][7:3:-2])
+    with pytest.raises(IndexError):
+        some[len(some)]
+    assert rows.tally("finish_reason") == Counter(record.finish_reason for record in records)
+    assert [*rows.tally("outcome")] == [*dict.fromkeys(record.outcome for record in records)]
+    assert rows.that("turn", lambda turn: turn is None).all()
+
+
+def test_rows_of_many_blocks_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadtest.rows._BLOCK", 64)
+    rng = random.Random(3)
+    records = [made(number, rng) for number in range(1000)]
+    rows = stored(records, tmp_path)
+    until = copy.copy(rows)
+    rows.append(records[:10])
+    assert (list(rows), list(until)) == (records + records[:10], records)
+    few = until.only(np.arange(1000) % 171 == 5)
+    assert list(few) == records[5::171]
+    np.testing.assert_array_equal(floats(few, "sent_ms"), floats(records[5::171], "sent_ms"))
+    assert few.gap_counts().tolist() == [len(record.itl_ms or ()) for record in records[5::171]]
+    assert np.concatenate([gaps(block) for block in blocks(few)]).tolist() == [
+        gap for record in records[5::171] for gap in record.itl_ms or ()
+    ]
+    rows.close()
 
 
 def test_figures_and_verdicts_of_rows_are_those_of_the_records(both: tuple[list[Record], Rows]) -> None:
     records, rows = both
-    slos = [parse(text) for text in ("p99(ttft) < 200ms", "p95(itl) < 100ms", "error_rate < 20%", "mean(e2e) < 1s")]
+    slos = [parse(text) for text in SLOS]
     before = prompts(records[:10])
     found = []
     for each in (records, rows):
@@ -92,6 +134,62 @@ def test_figures_and_verdicts_of_rows_are_those_of_the_records(both: tuple[list[
     assert msgspec.to_builtins(found[0]) == msgspec.to_builtins(found[1])
     assert found[0].workload.repeated_prompts is not None
     assert prompts(rows).tolist() == prompts(records).tolist()
+
+
+@given(st.integers(0, 10**9), st.sampled_from([17, 100, 4096]), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_figures_do_not_depend_on_where_requests_are_kept_and_how_many_are_looked_at_together(
+    seed: int, most: int, conversing: bool
+) -> None:
+    rng = random.Random(seed)
+    records = [made(number, rng) for number in range(rng.randrange(2, 600))]
+    if conversing:
+        records = [
+            msgspec.structs.replace(
+                record, session=number // 3, turn=number % 3 + 1, ends="completed" if number % 3 == 2 else None
+            )
+            for number, record in enumerate(records)
+        ]
+    rng.shuffle(records)
+    run = msgspec.structs.replace(RUN, scheduled=len(records))
+    slos, found = [parse(text) for text in SLOS], []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch("loadtest.gaps._MOST", most),
+        mock.patch("loadtest.rows._BLOCK", most),
+    ):
+        rows = stored(records, Path(folder))
+        for each in (records, rows):
+            found.append(judge([Played(LEVEL, summarise(LEVEL, each, run), each, run)], slos))
+        rows.close()
+    found.append(judge([Played(LEVEL, summarise(LEVEL, records, run), records, run)], slos))
+    assert msgspec.json.encode(found[0]) == msgspec.json.encode(found[1]) == msgspec.json.encode(found[2])
+
+
+def test_gaps_in_order_are_all_of_them_sorted_however_few_are_sorted_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadtest.gaps._MOST", 50)
+    monkeypatch.setattr("loadtest.rows._BLOCK", 16)
+    rng = random.Random(5)
+    records = [made(number, rng) for number in range(1000)]
+    rows = stored(records, tmp_path)
+    good = [record for record in records if record.outcome == "ok"]
+    expected = []
+    for record in sorted(good, key=lambda record: record.intended_ms):
+        at = record.first_token_ms or 0.0
+        for gap in record.itl_ms or ():
+            at += round(gap, 4)
+            expected.append((round(at, 4), round(gap, 4)))
+    for requests in (records, rows):
+        columns = Columns.of(requests)
+        window = Window(Requests(requests, columns), columns.ok, Bounds(0.0, 10_000.0, 10_000.0))
+        found = [*Gaps([window, window]).by_request()]
+        assert len(found) > 20
+        assert np.concatenate(found).tolist() == [gap for _, gap in expected] * 2
+        by_time = np.concatenate([*Gaps([window]).by_time()]).tolist()
+        assert by_time == [gap for _, gap in sorted(expected, key=itemgetter(0))]
+    rows.close()
 
 
 def test_figures_of_rows_that_contradict_them_are_found_out(both: tuple[list[Record], Rows]) -> None:
@@ -129,4 +227,4 @@ def test_percentiles_by_selection_are_those_by_sorting(values: list[float] | str
     def blocks() -> Iterator[NDArray[np.float32]]:
         return iter(np.array_split(samples, 7))
 
-    assert selection.distribution(blocks) == distribution(samples.astype(np.float64))
+    assert Selection(blocks).distribution() == distribution(samples.astype(np.float64))

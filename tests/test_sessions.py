@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loadtest.level import Level
 from loadtest.records import Record, RequestError
 from loadtest.schedule import Load
-from loadtest.sessions import sessions
+from loadtest.sessions import conversations
 from loadtest.summary import summarise
 from loadtest.workload.distribution import Distribution
 from loadtest.workload.lengths import Length
@@ -58,8 +58,7 @@ def test_every_session_is_accounted_for_by_how_it_ended() -> None:
 def test_a_turn_that_met_a_full_cap_fails_its_session() -> None:
     dropped = failure(1, 4000.0, "never_sent", session=1, turn=2, sent_ms=None,
                       error=RequestError(kind="dropped", message="2 requests were in flight"))  # fmt: skip
-    (found,) = sessions([turn(0, 1, 1, 2000.0), dropped])
-    assert found.outcome == "failed"
+    assert conversations([turn(0, 1, 1, 2000.0), dropped], 10_000.0).failed.tolist() == [True]
 
 
 def test_turns_are_reported_apart_with_what_was_cached() -> None:

@@ -5,10 +5,11 @@ A million records as structs take gigabytes; as columns they are some hundred me
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadtest.columns import Bounds, Columns, Floats, Requests
 from loadtest.errors import ResultError
@@ -70,20 +71,21 @@ class Journal(NamedTuple):
         """As figures take them; what no chart needs is NaN throughout."""
         get, n = self.numbers.__getitem__, len(self.ids)
         unknown = np.broadcast_to(np.nan, n)
-        return Columns(*(unknown for _ in Columns._fields))._replace(
-            intended=get("intended_ms"),
-            sent=get("sent_ms"),
-            first_token=get("first_token_ms"),
-            last_token=get("last_token_ms"),
-            done=get("done_ms"),
-            input_tokens=get("input_tokens"),
-            asked_output_tokens=get("asked_output_tokens"),
-            output_tokens=get("output_tokens"),
-            events=get("events"),
-            ok=self.outcomes == OUTCOMES.index("ok"),
-            streamed=self.streamed == 1,
-            unsent=np.broadcast_to(np.False_, n),
-        )
+        known: dict[str, NDArray[Any]] = {
+            "intended": get("intended_ms"),
+            "sent": get("sent_ms"),
+            "first_token": get("first_token_ms"),
+            "last_token": get("last_token_ms"),
+            "done": get("done_ms"),
+            "input_tokens": get("input_tokens"),
+            "asked_output_tokens": get("asked_output_tokens"),
+            "output_tokens": get("output_tokens"),
+            "events": get("events"),
+            "ok": self.outcomes == OUTCOMES.index("ok"),
+            "streamed": self.streamed == 1,
+            "unsent": np.broadcast_to(np.False_, n),
+        }
+        return Columns(lambda name: known.get(name, unknown))
 
 
 def journal(lines: Iterable[bytes], name: str) -> dict[int, Journal]:

@@ -160,7 +160,7 @@ def _points(level: Drawn, time: Lead) -> list[Fields]:
     if level.window is None:
         return []
     columns = level.window.requests.columns
-    times, lengths = measures.times(columns)[time.time], columns.input_tokens
+    times, lengths = measures.time_of(columns, time.time), columns.input_tokens
     chosen = level.window.inside & columns.ok & ~np.isnan(times) & ~np.isnan(lengths)
     x, y = lengths[chosen], times[chosen]
     if len(x) <= MOST_POINTS:

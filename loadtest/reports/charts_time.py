@@ -219,7 +219,7 @@ def _times(levels: Sequence[_Played], time: Lead) -> Chart | Absent:
 
 def _over_time(level: _Played, time: Lead) -> Iterator[Fields]:
     columns, edges = level.columns, level.edges
-    values = measures.times(columns)[time.time]
+    values = measures.time_of(columns, time.time)
     known = columns.ok & ~np.isnan(values)
     at = columns.intended[known] / 1000
     order = np.argsort(at, kind="stable")
@@ -373,4 +373,5 @@ def _at(**given: object) -> alt.X:
 
 
 _TIP = alt.Tooltip("at:Q", title="at, s")
-_FEW = alt.Axis(tickCount=4)
+# Room for 100,000 whatever the labels are, so that the same second is at the same place in all panels.
+_FEW = alt.Axis(tickCount=4, minExtent=56, maxExtent=56)
