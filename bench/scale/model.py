@@ -3,7 +3,8 @@
     python bench/scale/model.py [--quick] [--json FILE]
 
 ``loadtest run --cluster`` plays 200 Poisson requests a second against bench/truthserver.c, on 1, 2, 4 and 8 workers of
-a Dask cluster of this host (``--quick``: no 8, and shorter), each with a run before it that is not measured. Where the
+a Dask cluster of this host (``--quick``: no 8, and shorter), each with a run before it that only loads what there is to
+load; before that of one worker 10,000 requests are played as fast as they go, which show what a record costs. Where the
 user may set real-time priorities, workers and server have one, which keeps other work of the machine out. Rows:
 
 - arrivals, of each number of workers: Kolmogorov–Smirnov distance of the gaps at the server to the exponential
@@ -40,6 +41,7 @@ RATE_PER_S = 200.0
 NOISE = 1.15
 SKEW_GOAL_MS = 10.0
 PREDICTED_GOAL = 1.5  # times too much or too little
+MANY = 10_000  # requests that show what one costs the client
 ASKED = (10, 100, 1000)
 
 
@@ -53,7 +55,7 @@ class Measured(NamedTuple):
     before_s: float  # from the command to the level's start
     after_s: float  # from the level's end to that of the command
     requests: int
-    few: tuple[int, float]  # requests, and that time, of the run before it
+    others: list[tuple[int, float]]  # requests, and that time, of the runs before it
     scheduler_cpu_s: float
     calls: float
 
@@ -146,13 +148,17 @@ def measure(workers: int, seconds: float, folder: Path, url: str) -> Measured:
             stack.enter_context(started(worker, log))
         out = folder / f"run-{workers}"
         command = [sys.executable, "-m", "loadtest", "run", url, "--cluster", address, "--workers", str(workers)]
-        command += ["-r", f"{RATE_PER_S:g}", "--warmup", "0s", "--seed", "1", "--endpoint", "chat", "--no-rehearsal"]
-        command += ["--no-html", "-q", "-o"]
+        command += ["--warmup", "0s", "--seed", "1", "--endpoint", "chat", "--no-rehearsal", "--no-html", "-q"]
+        rate = ["-r", f"{RATE_PER_S:g}"]
         # Workers that have just been started have everything still to load.
-        few = played([*command, f"{out}-before", "-n", "50"], Path(f"{out}-before"))
+        before = [[*rate, "-n", "50"], *([["-c", "64", "-n", f"{MANY}"]] if workers == 1 else [])]
+        others = []
+        for number, load in enumerate(before):
+            other = played([*command, *load, "-o", f"{out}-{number}"], Path(f"{out}-{number}"))
+            others.append((other.requests, other.after_s))
         _get(f"{url}/reset")
         cpu = cpu_s(scheduler.pid)
-        run = played([*command, str(out), "-d", f"{seconds:g}s"], out)
+        run = played([*command, *rate, "-d", f"{seconds:g}s", "-o", str(out)], out)
         cpu = cpu_s(scheduler.pid) - cpu
     return Measured(
         workers,
@@ -162,7 +168,7 @@ def measure(workers: int, seconds: float, folder: Path, url: str) -> Measured:
         run.before_s,
         run.after_s,
         run.requests,
-        (few.requests, few.after_s),
+        others,
         cpu,
         workers * (TRIPS + (run.level_s + 1.0) / period_s(workers)),
     )
@@ -193,8 +199,8 @@ def fitted(runs: Sequence[Measured]) -> Model:
     """The model of some runs."""
     _, call_s = line([(run.calls, run.scheduler_cpu_s) for run in runs])
     before_s, each = line([(run.workers, run.before_s - run.workers * TRIPS * call_s) for run in runs])
-    after_s, request_s = line([point for run in runs for point in (run.few, (run.requests, run.after_s))])
-    return Model(call_s, before_s + after_s, max(0.0, each), request_s)
+    after_s, request_s = line([point for run in runs for point in (*run.others, (run.requests, run.after_s))])
+    return Model(call_s, before_s + after_s, max(0.0, each), max(0.0, request_s))
 
 
 def line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from loadtest.engine import cluster_worker
 from loadtest.engine.crew import Begun, Crew, Interrupts, Renewed, Seen
 from loadtest.engine.journal import Journal
 from loadtest.engine.orders import Prepare, Snapshot, Turn, Wiring
-from loadtest.engine.remote import GONE, LEAVE_S, Remote, call, short
+from loadtest.engine.remote import GONE, LEAVE_S, Remote, Roll, call, short
 from loadtest.errors import UsageError, WorkerLost
 from loadtest.level import Level, LevelRun, WorkerHealth
 from loadtest.wire.origin import is_loopback
@@ -146,7 +146,7 @@ class ClusterEngine(Crew):
             calls = (call(self._client, address, self._wait_s, cluster_worker.welcome) for address in addresses)
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        ours, faults, silent = cluster_worker.runs(), [], []
+        ours, faults, silent, roll = cluster_worker.runs(), [], [], Roll(self._client)
         for address, facts in zip(addresses, self._wait_for(all_facts()), strict=True):
             if isinstance(facts, GONE):
                 silent.append(f"worker {address} does not answer ({short(facts)}); end it")
@@ -154,7 +154,7 @@ class ClusterEngine(Crew):
             if isinstance(facts, BaseException):
                 faults.append(f"worker {address} cannot run loadtest ({short(facts)})")
                 continue
-            self._workers.append(Remote(self._client, len(self._workers), address, facts, self._silent_s))
+            self._workers.append(Remote(self._client, roll, len(self._workers), address, facts, self._silent_s))
             unlike = [name for name, own in ours.items() if facts.runs.get(name) != own]
             if unlike:
                 words = ", ".join(f"{name} {facts.runs.get(name)}, not {ours[name]}" for name in unlike)

@@ -53,16 +53,37 @@ async def call(client: Any, address: str, timeout_s: float, function: Callable[.
     return (await asyncio.wait_for(client.run(function, *arguments, workers=[address]), timeout_s))[address]
 
 
+class Roll:
+    """Who is in the cluster: asked of its scheduler once in a while, however many want to know."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._called = 0.0
+        self._answer: asyncio.Future[dict[str, int]] | None = None
+
+    async def has(self, address: str) -> bool:
+        """Whether a worker is there, by what the scheduler said lately.
+
+        Raises:
+            OSError: the scheduler cannot be reached.
+        """
+        if self._answer is None or (self._answer.done() and monotonic() - self._called > _DOUBT_S):
+            self._called = monotonic()
+            self._answer = asyncio.ensure_future(self._client.scheduler.ncores())
+        return address in await asyncio.shield(self._answer)
+
+
 class Remote:
     """A worker, and what is known of it. ``why`` says what became of one that is lost."""
 
-    def __init__(self, client: Any, number: int, address: str, facts: Facts, silent_s: float) -> None:
+    def __init__(self, client: Any, roll: Roll, number: int, address: str, facts: Facts, silent_s: float) -> None:
         self.number = number
         self.address = address
         self.facts = facts
         self.clock = self.clock_after = Offset(0, 0)
         self.why = ""
         self._client = client
+        self._roll = roll
         self._silent_s = silent_s
         self._trips: deque[Trip] = deque(maxlen=TRIPS)
         self._files: dict[str, str] = {}  # there, by their paths here
@@ -218,11 +239,12 @@ class Remote:
         )
         try:
             while not (await asyncio.wait([answer], timeout=_DOUBT_S))[0]:
-                if self.address not in await asyncio.wait_for(self._client.scheduler.ncores(), self._silent_s):
+                if not await asyncio.wait_for(self._roll.has(self.address), self._silent_s):
                     raise _Ended("left the cluster (killed, or ended)")
             return answer.result()
         finally:
             answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)  # how it fails now is of no interest
 
     async def _lost(self, error: BaseException) -> str:
         await asyncio.sleep(_NOTICED_S)

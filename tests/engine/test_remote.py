@@ -13,7 +13,7 @@ from loadtest.engine import cluster_worker, remote
 from loadtest.engine.cluster_worker import Facts, Reply
 from loadtest.engine.journal import Journal
 from loadtest.engine.orders import Done, Prepare, Ready
-from loadtest.engine.remote import TRIPS, Remote
+from loadtest.engine.remote import TRIPS, Remote, Roll
 from loadtest.level import WorkerHealth
 from loadtest.schedule import Load
 from tests.engine.playing import level, wiring
@@ -62,7 +62,7 @@ async def test_a_clock_is_known_before_a_level_of_an_hour_and_after_it(
 ) -> None:
     far = Far()
     monkeypatch.setattr(remote, "perf_counter_ns", far.clock)
-    worker = Remote(far, 0, "tcp://far:1", Facts("far", {}, str(tmp_path)), 5.0)
+    worker = Remote(far, Roll(far), 0, "tcp://far:1", Facts("far", {}, str(tmp_path)), 5.0)
     journal = Journal(str(tmp_path / "all.jsonl"))
     heard: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
     order = Prepare(wiring("http://far:1", tmp_path / "all.jsonl"), level(Load("closed", concurrency=1)), 0, 1)
