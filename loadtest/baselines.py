@@ -1,8 +1,8 @@
 """The runs that are compared: read from their folders, and kept as named baselines."""
 
+import contextlib
 import shutil
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,22 +11,30 @@ import yaml
 from loadtest.errors import ResultError, UsageError
 from loadtest.folder import RESOLVED
 from loadtest.likeness import Run
-from loadtest.records import Record, files
-from loadtest.records import records as read
-from loadtest.recovery import recovered
+from loadtest.records import files
+from loadtest.recovery import recovered, requests_of
 from loadtest.result import FILE_NAME
+from loadtest.rows import Rows
 
 _KEPT = (FILE_NAME, RESOLVED)
 
 
-def runs(folders: Iterable[Path]) -> list[Run]:
-    """Those that ``folders`` stand for, read again.
+@contextlib.contextmanager
+def runs(folders: Iterable[Path]) -> Iterator[list[Run]]:
+    """Those that ``folders`` stand for, read again; the requests of a long level lie on disk as long as this lasts.
 
     Raises:
         ResultError: there is none in one of them, one is damaged, or it was not left all its requests.
         ScenarioError: one was cut short, and the scenario beside its journal is damaged.
     """
-    return [_run(each) for folder in folders for each in run_folders(folder)]
+    with tempfile.TemporaryDirectory() as made:
+        found = [_run(each, Path(made)) for folder in folders for each in run_folders(folder)]
+        try:
+            yield found
+        finally:
+            for requests in (requests for run in found for requests in run.records.values()):
+                if isinstance(requests, Rows):
+                    requests.close()
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -44,17 +52,14 @@ def run_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _run(folder: Path) -> Run:
+def _run(folder: Path, into: Path) -> Run:
     result = recovered(folder)
     if result.records != "all":
         raise ResultError(
             f"{folder} has not all its requests (--records {result.records}), and compare goes by these: play it with "
             "--records all"
         )
-    records: dict[int, list[Record]] = defaultdict(list)
-    for record in read(folder):
-        records[record.level].append(record)
-    return Run(str(folder), result, records, values(folder / RESOLVED))
+    return Run(str(folder), result, requests_of(folder, into), values(folder / RESOLVED))
 
 
 def values(path: Path) -> dict[str, str]:

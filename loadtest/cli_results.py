@@ -163,8 +163,8 @@ def compare(
                     [baselines.find(Path(name), baseline_dir) for name in base],
                     [Path(name) for name in candidate],
                 )
-            runs = [baselines.runs(side) for side in folders]
-            found = decide(runs[0], runs[1], tolerated, asked, allow_unlike=allow_unlike)
+            with baselines.runs(folders[0]) as ours, baselines.runs(folders[1]) as theirs:
+                found = decide(ours, theirs, tolerated, asked, allow_unlike=allow_unlike)
         notes = pipeline.tell("compare", shown.cases(found), shown.markdown(found))
         with terminal.reader_may_leave():
             if terminal.wants_table(found, json_to) and not (in_turn and live_json == "-"):

@@ -18,6 +18,7 @@ from loadtest.judgement import share_interval
 from loadtest.likeness import Run, likeness, setting, settings
 from loadtest.records import Record
 from loadtest.result import LevelResult, Metric, VerdictName
+from loadtest.rows import only, that
 from loadtest.shift import (
     ALPHA,
     FEWEST_RUNS,
@@ -155,7 +156,7 @@ def _playings(runs: Iterable[Run], name: str, notes: list[str]) -> list[_Playing
 
 def _window(level: LevelResult, records: Sequence[Record]) -> Window | None:
     """The requests of the level's window; None where these are not the records that its figures are of."""
-    records = [record for record in records if not record.probe]
+    records = only(records, ~that(records, "probe", bool))
     if len(records) != level.counts.scheduled:
         return None
     columns = Columns.of(records)

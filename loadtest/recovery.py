@@ -46,7 +46,7 @@ def recovered(folder: Path) -> Result:
     alerts = [alert.parse(text) for text in asked.warn]
     found: dict[int, LevelResult] = {}
     sent, sighted = prompts([]), trail.read(folder)
-    for index, requests in sorted(_requests(folder).items()):
+    for index, requests in sorted(requests_of(folder, folder).items()):
         if index in missing and index < len(levels):  # of what a run plays beyond its plan, the figures so far stay
             figures = summarise(levels[index], requests, None, sent, tightest_ms(slos))
             if sighted is not None and sighted.setting.level == index:
@@ -66,13 +66,17 @@ def recovered(folder: Path) -> Result:
     )
 
 
-def _requests(folder: Path) -> dict[int, list[Record] | kept.Rows]:
-    """Those of each level that the journal has; of a long one they are not held in memory."""
+def requests_of(folder: Path, into: Path) -> dict[int, list[Record] | kept.Rows]:
+    """Those of each level that the journal in ``folder`` has; of a long one rows ``into`` a folder, to be closed.
+
+    Raises:
+        ResultError: it is damaged, or the rows cannot be written.
+    """
     found: dict[int, list[Record] | kept.Rows] = {}
     every = records(folder)
     while some := [*islice(every, _BATCH)]:
         for level, own in groupby(some, attrgetter("level")):
-            found[level] = together(found.get(level, []), [*own], folder)
+            found[level] = together(found.get(level, []), [*own], into)
     return found
 
 

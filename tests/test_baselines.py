@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from loadtest.baselines import find, place, run_folders, runs, save
+from loadtest.compare import compare
 from loadtest.errors import ResultError, UsageError
 from loadtest.folder import RESOLVED
 from loadtest.records import JOURNAL
 from loadtest.result import FILE_NAME, write
+from loadtest.rows import Rows
 from tests.comparing import a_run
 
 
@@ -27,7 +29,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_read_with_its_records_and_the_values_of_its_scenario(folder: Path) -> None:
-    (run,) = runs([folder])
+    with runs([folder]) as found:
+        (run,) = found
     assert run.name == str(folder)
     assert run.result == a_run("before", 1).result
     assert len(run.records[0]) == 400
@@ -39,7 +42,8 @@ def test_a_run_is_read_with_its_records_and_the_values_of_its_scenario(folder: P
 def test_a_run_without_records_or_scenario_is_read_without(folder: Path) -> None:
     (folder / JOURNAL).unlink()
     (folder / RESOLVED).write_text("\0: [")
-    (run,) = runs([folder])
+    with runs([folder]) as found:
+        (run,) = found
     assert run.records == run.values == {}
 
 
@@ -48,14 +52,25 @@ def test_a_folder_of_runs_stands_for_all_of_them(folder: Path) -> None:
     other.mkdir()
     write(a_run("later", 2).result, other)
     assert run_folders(folder.parent) == [folder, other]
-    assert len(runs([folder.parent, folder])) == 3
+    with runs([folder.parent, folder]) as found:
+        assert len(found) == 3
+
+
+def test_a_long_level_is_compared_as_a_short_one_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with runs([folder]) as base, runs([folder]) as candidate:
+        short = compare(base, candidate, 0.05)
+    monkeypatch.setattr("loadtest.keeping.LARGE", 10)
+    with runs([folder]) as base, runs([folder]) as candidate:
+        assert isinstance(base[0].records[0], Rows)
+        assert compare(base, candidate, 0.05) == short
+    assert short.levels[0].changes[0].ci95 is not None
 
 
 def test_what_is_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match="holds no result: name a folder that run has made"):
-        runs([tmp_path])
-    with pytest.raises(ResultError, match="missing is not there"):
-        runs([tmp_path / "missing"])
+    with pytest.raises(ResultError, match="holds no result: name a folder that run has made"), runs([tmp_path]):
+        pass
+    with pytest.raises(ResultError, match="missing is not there"), runs([tmp_path / "missing"]):
+        pass
 
 
 def test_a_baseline_is_kept_and_replaced_whole(folder: Path, tmp_path: Path) -> None:
