@@ -155,8 +155,11 @@ def test_an_earlier_run_is_reported_as_it_was_and_stdout_is_for_json(
 
 
 @pytest.mark.e2e
-def test_a_file_that_cannot_be_written_ends_it_before_the_first_request(loadtest: Command, tiny: str) -> None:
+def test_a_file_that_cannot_be_written_ends_it_before_the_first_request(
+    loadtest: Command, tiny: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
     for flag in ("--junit", "--markdown"):
-        done = loadtest("run", tiny, "-n", "1", flag, "no/such/folder.xml")
+        done = loadtest("run", tiny, "-n", "1", flag, "file/in/folder.xml")
         assert done.returncode == 2
-        assert done.stderr.splitlines()[-1].startswith(f"error: {flag} no/such/folder.xml: No such file")
+        assert done.stderr.splitlines()[-1].startswith(f"error: {flag} file/in/folder.xml: Not a directory")
