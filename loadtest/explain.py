@@ -6,7 +6,7 @@ The heaviest comes first. The limits that the rules go by are docs/explain.md's.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -47,10 +47,12 @@ KV_FULL = 0.95
 THROTTLED = 0.10
 # A queue this short is that of requests which arrive while a step is going on.
 QUEUED = 0.5
-# An open loop of which so much is answered in its window keeps up.
+# An open loop of which so much is answered keeps up.
 KEPT_UP = 0.95
 # More throughput than this from a larger load: the smaller one was not at the limit.
 GROWTH = 1.10
+# With so much more it is sure that the server was not: where its requests spent their time was no limit.
+SURE_GROWTH = 0.25
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,12 +157,8 @@ def _server_queue(level: LevelResult, _: Sequence[LevelResult]) -> Finding | Non
     server, e2e = level.server, level.latency.service_e2e_ms.ok.mean
     if server is None:
         return None
-    waiting, running = _mean(server.waiting), _mean(server.running)
-    # By their number where that is known: the times are of those that ended, the number of all that were there.
-    share = server.queue_ms.mean / e2e if server.queue_ms and e2e else None
-    if waiting is not None and running is not None and waiting + running > 0:
-        share = waiting / (waiting + running)
-    if share is None or share < SHARE or (waiting is not None and waiting < QUEUED):
+    waiting, running, spent = _mean(server.waiting), _mean(server.running), _spent(level)
+    if spent is None or spent.queued < SHARE or (waiting is not None and waiting < QUEUED):
         return None
     said = []
     if waiting is not None and running is not None:
@@ -170,7 +168,7 @@ def _server_queue(level: LevelResult, _: Sequence[LevelResult]) -> Finding | Non
     batch = _mean(server.batch_size)
     if batch is not None:
         said.append(f"{batch:,.1f} shared a step")
-    return _found("server_queue", share, "; ".join(said), waiting=waiting, running=running, batch_size=batch,
+    return _found("server_queue", spent.queued, "; ".join(said), waiting=waiting, running=running, batch_size=batch,
                   queue_ms=_mean(server.queue_ms), service_e2e_ms=e2e)  # fmt: skip
 
 
@@ -179,36 +177,34 @@ def _kv_cache(level: LevelResult, _: Sequence[LevelResult]) -> Finding | None:
     server = level.server
     if server is None:
         return None
-    usage, waiting, running = server.kv_usage, _mean(server.waiting) or 0.0, _mean(server.running) or 0.0
+    usage, waiting, spent = server.kv_usage, _mean(server.waiting) or 0.0, _spent(level)
     if server.preemptions:
         again = server.preemptions / level.counts.sent if level.counts.sent else 1.0
         words = f"{server.preemptions:,} requests lost their place in it and were begun anew, of {level.counts.sent:,}"
         return _found("kv_cache", max(0.6, again), words, preemptions=server.preemptions, usage_max=_max(usage))
-    if usage is None or usage.max < KV_FULL or waiting < QUEUED:
+    if usage is None or usage.max < KV_FULL or waiting < QUEUED or spent is None or spent.queued < SHARE:
         return None
     words = f"it was up to {usage.max:.0%} full while {waiting:,.1f} requests waited"
     # As heavy as that wait, but for the time in which there was room.
-    weight = waiting / (waiting + running) * usage.mean
-    return _found("kv_cache", weight, words, usage_mean=usage.mean, usage_max=usage.max, waiting=waiting)
+    return _found("kv_cache", spent.queued * usage.mean, words, usage_mean=usage.mean, usage_max=usage.max,
+                  waiting=waiting)  # fmt: skip
 
 
 def _prefill(level: LevelResult, _: Sequence[LevelResult]) -> Finding | None:
     """The server's time went into prompts."""
-    share, known = _prefill_share(level)
-    work = _working_share(level)
-    if share is None or work is None or share < 0.5 or share * work < SHARE:
+    (share, known), spent = _prefill_share(level), _spent(level)
+    if share is None or spent is None or share < 0.5 or share * spent.worked < SHARE:
         return None
     prompt = level.workload.input_tokens.observed.mean
     words = f"{share:.0%} of {known} went into prompts" + (f" of {prompt:,.0f} tokens on average" if prompt else "")
-    return _found("prefill", share * work, words, prefill_share=share, input_tokens=prompt,
+    return _found("prefill", share * spent.worked, words, prefill_share=share, input_tokens=prompt,
                   ttft_p50_ms=level.latency.service_ttft_ms.ok.p50)  # fmt: skip
 
 
 def _decode(level: LevelResult, _: Sequence[LevelResult]) -> Finding | None:
     """The server's time went into answers, a token after the other."""
-    share, known = _prefill_share(level)
-    work = _working_share(level)
-    if share is None or work is None or share >= 0.5 or (1 - share) * work < SHARE:
+    (share, known), spent = _prefill_share(level), _spent(level)
+    if share is None or spent is None or share >= 0.5 or (1 - share) * spent.worked < SHARE:
         return None
     tpot, batch = level.latency.tpot_ms.ok.p50, level.server and _mean(level.server.batch_size or level.server.running)
     words = f"{1 - share:.0%} of {known} went into answers"
@@ -216,7 +212,7 @@ def _decode(level: LevelResult, _: Sequence[LevelResult]) -> Finding | None:
         words += f", {tpot:,.3g} ms a token"
     if batch:
         words += f" with {batch:,.1f} sharing a step"
-    return _found("decode", (1 - share) * work, words, decode_share=1 - share, tpot_p50_ms=tpot,
+    return _found("decode", (1 - share) * spent.worked, words, decode_share=1 - share, tpot_p50_ms=tpot,
                   batch_size=batch or None)  # fmt: skip
 
 
@@ -244,14 +240,16 @@ def _nothing(level: LevelResult, played: Sequence[LevelResult]) -> Finding | Non
         return None
     if best is not None and own and (times := _throughput(best) / own) >= GROWTH:
         words = f"{best.name} brought {times:.2g} times as much"
-        return _found("nothing", times - 1, words, throughput=own, throughput_of_more=_throughput(best))
-    asked, done = level.rates.target_per_s, level.rates.completed_per_s
-    if level.load.concurrency or not asked or done is None or level.counts.failed or done / asked < KEPT_UP:
+        return _found("nothing", (times - 1) / SURE_GROWTH, words, throughput=own, throughput_of_more=_throughput(best))
+    # Of a Poisson schedule: what came in this window, and not its rate.
+    due = level.counts.in_window / level.window.measured_s if level.window.measured_s else None
+    done, server = level.rates.completed_per_s, level.server
+    if level.load.concurrency or not due or done is None or level.counts.failed or done / due < KEPT_UP:
         return None
-    if level.server is None or level.server.waiting is None:
+    if server is None or server.waiting is None or _before(level, played) is not None:
         return None
-    words = f"{done:,.3g} of {asked:,.3g} requests/s were answered, and none waited for another"
-    return _found("nothing", 0.9, words, completed_per_s=done, target_per_s=asked, waiting=_mean(level.server.waiting))
+    words = f"{done:,.3g} of {due:,.3g} requests/s were answered, and none waited for another"
+    return _found("nothing", 1.0, words, completed_per_s=done, due_per_s=due, waiting=server.waiting.mean)
 
 
 Rule = Callable[[LevelResult, Sequence[LevelResult]], Finding | None]
@@ -297,15 +295,31 @@ def _prefill_share(level: LevelResult) -> tuple[float | None, str]:
     return max(0.0, ttft - queue) / (e2e - queue), "the time of requests"
 
 
-def _working_share(level: LevelResult) -> float | None:
-    """Of a request's time at the server, that in which it is worked on; None where its queue is not known."""
-    server, e2e = level.server, level.latency.service_e2e_ms.ok.mean
+class _Spent(NamedTuple):
+    """Shares of a request's time: in the server's queue, and worked on."""
+
+    queued: float
+    worked: float
+
+
+def _spent(level: LevelResult) -> _Spent | None:
+    """Where requests spend their time at the server; None: nothing tells.
+
+    By the number of requests that are there or there, as far as that is known: times are of those that ended. Time in
+    flight of which the server does not know, and time behind a cap of ours, is neither.
+    """
+    server, e2e, service = level.server, level.latency.e2e_ms.ok.mean, level.latency.service_e2e_ms.ok.mean
     if server is None:
         return None
+    sent = min(1.0, service / e2e) if e2e and service is not None else 1.0
     waiting, running = _mean(server.waiting), _mean(server.running)
     if waiting is not None and running is not None:
-        return running / (running + waiting) if running + waiting else 1.0
-    return max(0.0, 1 - server.queue_ms.mean / e2e) if server.queue_ms and e2e else None
+        every = max(waiting + running, level.concurrency.mean or 0.0)
+        return _Spent(sent * waiting / every, sent * running / every) if every else _Spent(0.0, sent)
+    if server.queue_ms is None or not service:
+        return None
+    queued = min(1.0, server.queue_ms.mean / service)
+    return _Spent(sent * queued, sent * (1 - queued))
 
 
 def _mean(figure: Figure | None) -> float | None:

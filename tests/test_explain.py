@@ -49,7 +49,8 @@ def level(load: Load = Load("closed", concurrency=8), tokens_per_s: float = 800.
     times |= {name: of.pop(name) for name in tuple(of) if name in times}  # type: ignore[misc]
     usual: dict[str, object] = {
         "status": "ok",
-        "counts": replace(empty.counts, scheduled=220, sent=220, ok=220, in_window=200),
+        "counts": replace(empty.counts, scheduled=220, sent=220, ok=220, in_window=216),
+        "window": replace(empty.window, measured_s=27.0),
         "latency": replace(empty.latency, **{name: ms(name, mean) for name, mean in times.items()}),
         "throughput": replace(empty.throughput, output_tokens_per_s=tokens_per_s),
         "concurrency": replace(empty.concurrency, mean=8.0, peak=8),
@@ -175,13 +176,34 @@ def test_a_larger_load_of_another_kind_says_nothing_of_this_one() -> None:
     assert "nothing" not in findings(level(), other)
 
 
-def test_an_open_loop_that_keeps_up_without_a_queue_is_below_the_capacity() -> None:
-    rates = msgspec.structs.replace(level().rates, target_per_s=10.0, completed_per_s=9.9)
-    one = level(OPEN, rates=rates, concurrency=msgspec.structs.replace(level().concurrency, mean=8.0))
-    assert "nothing" in findings(one)
-    assert "nothing" not in findings(level(OPEN, rates=rates, server=server(waiting=figure(3.0))))
-    behind = msgspec.structs.replace(rates, completed_per_s=8.0)
+def test_an_open_loop_that_keeps_up_without_a_wait_is_below_the_capacity() -> None:
+    one = level(OPEN)
+    assert first(one) == "nothing", "where its requests spend their time is no limit"
+    assert findings(one)["nothing"].evidence == {"completed_per_s": 8, "due_per_s": 8, "waiting": 0}
+    assert "nothing" not in findings(level(OPEN, server=server(waiting=figure(3.0))))
+    behind = msgspec.structs.replace(one.rates, completed_per_s=7.0)
     assert "nothing" not in findings(level(OPEN, rates=behind))
+    assert first(level(OPEN, lag_ms=9000.0, e2e_ms=10_000.0)) == "before_server"
+
+
+def test_a_schedule_that_drew_few_arrivals_is_held_to_those_that_came() -> None:
+    rates = msgspec.structs.replace(level().rates, target_per_s=10.0)
+    assert first(level(OPEN, rates=rates)) == "nothing"
+
+
+def test_a_little_more_from_a_larger_load_is_said_beside_where_the_time_went() -> None:
+    one, more = level(), level(Load("closed", concurrency=32), tokens_per_s=900.0)
+    assert first(one, more) == "decode"
+    assert findings(one, more)["nothing"].weight == 0.5
+    assert "nothing" not in findings(one, level(Load("closed", concurrency=32), tokens_per_s=860.0))
+
+
+def test_a_request_spends_its_time_in_one_place() -> None:
+    behind_a_gateway = level(server=server(running=figure(2.0)))
+    assert first(behind_a_gateway) == "before_server"
+    assert findings(behind_a_gateway)["decode"].weight == pytest.approx(0.9 * 2 / 8)
+    behind_a_cap = level(lag_ms=9000.0, own_lag_ms=0.2, e2e_ms=10_000.0)
+    assert list(findings(behind_a_cap)) == ["before_server"]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_what_others_used_is_a_warning(loadtest: Command, tmp_path: Path) -> Non
         done = loadtest("run", server.url, *SENDS, "-o", "out")
     assert done.returncode == 0, done.stderr
     result = the_result(tmp_path / "out")
-    assert result["levels"][0]["client"]["valid"]
+    assert not any("disagree" in reason for reason in result["levels"][0]["client"]["reasons"])
     assert any("200.0% more output tokens" in warning for warning in result["warnings"])
 
 
@@ -310,7 +310,7 @@ def test_the_figures_so_far_have_what_was_seen_so_far(
     assert server.running is not None
     assert server.generation_tokens is not None
     assert server.generation_tokens.client is None, "some of them are of answers that have not ended"
-    assert written[-1].client.valid
+    assert not any("disagree" in reason for reason in written[-1].client.reasons)
 
 
 def test_a_run_that_was_killed_has_what_was_seen_until_then(
@@ -334,7 +334,8 @@ def test_a_run_that_was_killed_has_what_was_seen_until_then(
     assert level["server"]["url"] == f"{tiny}/metrics"
     assert level["server"]["looks"] >= 3
     assert level["server"]["running"]["max"] >= 1
-    assert level["client"]["valid"], "what was in flight was counted by the server alone"
+    said = "what was in flight was counted by the server alone"
+    assert not any("disagree" in reason for reason in level["client"]["reasons"]), said
     assert level["host"] is None or level["host"]["cpu_share"] is not None
     assert "the server's metrics were not seen" not in loadtest("explain", "out").stdout
     done = loadtest("resume", "out", "-q", LOADTEST_API_KEY="sk-of-mine")
