@@ -1,13 +1,15 @@
 """What a pipeline is told of a run, case by case: each SLO of each level, and what ended it early. Pure."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
 
 from loadtest.errors import EXIT_INTERRUPTED
-from loadtest.reports.figures import NOT_MEASURED, UNBOUNDED, failure, figure
+from loadtest.reports.figures import FEW, NOT_MEASURED, UNBOUNDED, failure, figure, on_few
 from loadtest.result import LevelResult, Result, SloResult
+from loadtest.slo import Slo, parse
 
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "ERROR", "SKIPPED"]
 
@@ -52,11 +54,21 @@ def no_result(why: str) -> list[Case]:
     return [Case(name=WHOLE, outcome="ERROR", reason=why)]
 
 
+def read(slo: SloResult) -> Slo | None:
+    """Its expression; None where that is of a later version, which knew more."""
+    try:
+        return parse(slo.expression)
+    except ValueError:
+        return None
+
+
 def measured(slo: SloResult) -> str:
-    """The value with its unit; ``∞`` among the failures."""
+    """The value with its unit; ``∞`` among the failures, ``~`` before a percentile that rests on few samples."""
     if slo.value is None:
         return UNBOUNDED if slo.n and slo.unit == "ms" else NOT_MEASURED
-    return quantity(slo.value, slo.unit)
+    own = read(slo)
+    few = own is not None and own.quantile is not None and on_few(slo.n, Fraction(str(own.quantile)))
+    return f"{FEW if few else ''}{quantity(slo.value, slo.unit)}"
 
 
 def interval(slo: SloResult) -> str:

@@ -1,18 +1,18 @@
 """Charts of the figures of levels: what each load got done, how long it took, and what passed. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 import altair as alt
 
 from loadtest.likeness import setting
+from loadtest.reports.cases import read
 from loadtest.reports.charts import GRAY, OUTCOMES, ROWS, Absent, Chart, chart, color, number, scale
 from loadtest.reports.charts_requests import Drawn
-from loadtest.reports.figures import AGAIN, UNBOUNDED, figure, percentile_value
-from loadtest.result import Capacity, LevelResult
-from loadtest.slo import Slo, parse
+from loadtest.reports.figures import AGAIN, FEW, UNBOUNDED, figure, percentile_value, rests_on_few
+from loadtest.result import Capacity, LevelResult, Metric
 from loadtest.stats import PERCENTILES
 
 # Of the chart of latency against throughput, in pixels; a name is its letters, and some room.
@@ -43,7 +43,15 @@ class Lead(NamedTuple):
 
     def of(self, level: LevelResult) -> float | None:
         """The figure of a level: infinite among its failures, None where it was not measured."""
-        return percentile_value(getattr(level.latency, f"{self.time}_ms"), self.percentile)
+        return percentile_value(self._metric(level), self.percentile)
+
+    def on_few(self, level: LevelResult) -> bool:
+        """Whether that figure is nothing but the slowest request."""
+        return rests_on_few(self._metric(level), self.percentile)
+
+    def _metric(self, level: LevelResult) -> Metric:
+        found: Metric = getattr(level.latency, f"{self.time}_ms")
+        return found
 
 
 def lead(levels: Sequence[Drawn]) -> Lead:
@@ -51,19 +59,12 @@ def lead(levels: Sequence[Drawn]) -> Lead:
     streamed = any(level.figures.latency.ttft_ms.ok.n for level in levels)
     time = "ttft" if streamed or not any(level.figures.latency.e2e_ms.ok.n for level in levels) else "e2e"
     names = {float(quantile): name for name, quantile in PERCENTILES.items()}
-    slos = map(_read, dict.fromkeys(slo.expression for level in levels for slo in level.figures.slo))
+    slos = map(read, {slo.expression: slo for level in levels for slo in level.figures.slo}.values())
     own = [slo for slo in slos if slo and slo.metric == time and slo.quantile in names and not slo.scope.of_some]
     if not own:
         return Lead(time, "p99", ())
     first = names[own[0].quantile or 0.0]
     return Lead(time, first, tuple((slo.text, slo.limit) for slo in own if names[slo.quantile or 0.0] == first))
-
-
-def _read(expression: str) -> Slo | None:
-    try:
-        return parse(expression)
-    except ValueError:  # of a later version, which knew more: it is in the tables, and has no line in a chart
-        return None
 
 
 def output(levels: Sequence[Drawn]) -> tuple[str, list[float | None]]:
@@ -108,7 +109,14 @@ def tradeoff(levels: Sequence[Drawn], time: Lead) -> Chart | Absent:
     x = alt.X("throughput:Q", title=what, scale=alt.Scale(zero=True))
     y = alt.Y("latency:Q", title=time.title, scale=up)
     layers = [
-        base.mark_line(opacity=0.8).encode(x=x, y=y, color=color("series", names), detail="line:N", order="size:Q"),
+        # Of a load that was played several times through the middle, as lines between these would show nothing; and
+        # where the client was the limit the target has no point.
+        base.transform_filter("datum.state != 'client was the limit'")
+        .transform_aggregate(
+            throughput="median(throughput)", latency="median(latency)", groupby=["series", "line", "size"]
+        )
+        .mark_line(opacity=0.8)
+        .encode(x=x, y=y, color=color("series", names), detail="line:N", order="size:Q"),
         base.mark_point().encode(
             x=x,
             y=y,
@@ -149,25 +157,31 @@ def matrix(levels: Sequence[Drawn], time: Lead) -> list[Chart | Absent]:
         return [Absent(title, "there is one batching setting")] if own else []
     what, done = output(own)
     late = [time.of(level.figures) for level in own]
+    few = {_cell(level) for level in own if time.on_few(level.figures)}
     return [
         _heat("matrix-throughput", f"{title}: {what}", own, done, what, "more is better"),
-        _heat("matrix-latency", f"{title}: {time.title}", own, late, time.title, "less is better"),
+        _heat("matrix-latency", f"{title}: {time.title}", own, late, time.title, "less is better", few),
     ]
 
 
+def _cell(level: Drawn) -> tuple[str, str]:
+    return str(level.figures.batching), str(level.figures.load)
+
+
 def _heat(
-    name: str, title: str, levels: Sequence[Drawn], values: Sequence[float | None], what: str, sense: str
-) -> Chart | Absent:
+    name: str, title: str, levels: Sequence[Drawn], values: Sequence[float | None], what: str, sense: str,
+    few: Collection[tuple[str, str]] = (),
+) -> Chart | Absent:  # fmt: skip
     cells: dict[tuple[str, str], list[float]] = {}
     for level, value in zip(levels, values, strict=True):
-        cell = cells.setdefault((str(level.figures.batching), str(level.figures.load)), [])
+        cell = cells.setdefault(_cell(level), [])
         cell += [] if value is None else [value]
     rows = [
         {
             "batching": batching,
             "load": load,
             "value": number(value),
-            "shown": UNBOUNDED if value == math.inf else figure(value),
+            "shown": UNBOUNDED if value == math.inf else f"{FEW if (batching, load) in few else ''}{figure(value)}",
         }
         for (batching, load), of in cells.items()
         for value in [median(of) if of else None]
@@ -201,6 +215,8 @@ def _heat(
     about = f"A cell for each batching and load; {sense}, and darker is the higher figure."
     if len(levels) > len(cells):
         about += " Of several playings it is the median."
+    if few:
+        about += f" {FEW}: of so few requests that it is simply the slowest of them."
     columns = [("batching", "batching"), ("load", "load"), ("value", what)]
     height = 46 * len({row["batching"] for row in rows})
     return chart(name, title, about, layers, rows, columns, height=height)
@@ -226,6 +242,12 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
     what = "requests/s" if axis == "rate" else "requests in flight"
     names = list(dict.fromkeys(str(row["outcome"]) for row in rows))
     paint = alt.Scale(domain=names, range=[OUTCOMES[name] for name in names])
+    x = alt.X("load:Q", title=what, scale=alt.Scale(zero=False, nice=True))
+    shades = alt.condition("datum.bound == 'yes'", alt.value(1), alt.value(0.45))
+    tips = _tips(
+        ("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome"), ("bound", "sets a bound"),
+        ("search", "search"),
+    )  # fmt: skip
     drawing = alt.layer(
         alt.Chart(alt.InlineData(values=[{"limit": 1, "slo": "the limit"}]))
         .mark_rule(strokeDash=[6, 4], strokeWidth=1.5, color=OUTCOMES["FAIL"])
@@ -234,26 +256,26 @@ def trials(searches: Sequence[Capacity]) -> Chart | Absent:
         .transform_filter("isValid(datum.nearness)")
         .mark_point(size=80)
         .encode(
-            x=alt.X("load:Q", title=what, scale=alt.Scale(zero=False, nice=True)),
+            x=x,
             y=alt.Y(
                 "nearness:Q",
                 title="worst SLO: value ÷ limit",
                 scale=scale([1.0, *(row["nearness"] for row in rows)]),
             ),
             color=alt.Color("outcome:N", scale=paint, title=None),
-            opacity=alt.condition("datum.bound == 'yes'", alt.value(1), alt.value(0.45)),
+            opacity=shades,
             shape=alt.Shape("search:N", title=None, legend=alt.Legend() if len(searches) > 1 else None),
-            tooltip=_tips(
-                ("load", what),
-                ("nearness", "value ÷ limit"),
-                ("outcome", "outcome"),
-                ("bound", "sets a bound"),
-                ("search", "search"),
-            ),
+            tooltip=tips,
         ),
+        # On the axis, for they have no height.
+        alt.Chart(ROWS)
+        .transform_filter("!isValid(datum.nearness)")
+        .mark_tick(thickness=3, size=16)
+        .encode(x=x, y=alt.value("height"), color=alt.Color("outcome:N", scale=paint, title=None), tooltip=tips),
     )
-    pale = " Pale ones set no bound." if any(row["bound"] == "no" for row in rows) else ""
-    about = f"{len(rows)} trials by load; above the dashed line the worst SLO was missed.{pale}"
+    pale = " Pale ones set no bound." if any(row["bound"] == "no" and row["nearness"] for row in rows) else ""
+    bare = " Strokes on the axis are those without a figure." if any(row["nearness"] is None for row in rows) else ""
+    about = f"{len(rows)} trials by load; above the dashed line the worst SLO was missed.{pale}{bare}"
     columns = [("search", "search"), ("load", what), ("nearness", "value ÷ limit"), ("outcome", "outcome"),
                ("bound", "sets a bound")]  # fmt: skip
     return chart("trials", title, about, drawing, rows, columns)

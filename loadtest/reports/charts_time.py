@@ -118,7 +118,7 @@ def _told(levels: Sequence[Drawn], played: Sequence[_Played], of: _Told) -> Char
     lines = list(dict.fromkeys(row["what"] for row in rows))
     drawing = (
         alt.Chart(ROWS)
-        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0))
+        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0, clip=True))
         .encode(
             x=_at(),
             y=alt.Y("value:Q", title=of.unit, axis=_FEW),
@@ -139,7 +139,7 @@ def _arrivals(levels: Sequence[_Played]) -> Chart:
     ]
     drawing = (
         alt.Chart(ROWS)
-        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0))
+        .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0, clip=True))
         .encode(
             x=_at(),
             y=alt.Y("per_s:Q", title="requests/s", axis=_FEW),
@@ -165,7 +165,7 @@ def _in_flight(levels: Sequence[_Played]) -> Chart:
     rows = [{"level": level.name, "at": number(at), "in_flight": n} for level in levels for at, n in _held(level)]
     held = alt.MarkDef(
         type="area", color=BLUE, opacity=0.35, interpolate="step-after", line={"color": BLUE, "strokeWidth": 1.5},
-        point=alt.OverlayMarkDef(size=40, opacity=0),
+        point=alt.OverlayMarkDef(size=40, opacity=0, clip=True),
     )  # fmt: skip
     drawing = alt.Chart(ROWS, mark=held).encode(
         x=_at(),
@@ -366,8 +366,11 @@ def _panel(
 
 
 def _at(**given: object) -> alt.X:
-    """The time of a panel, up to the end of its level whatever the panel has to show."""
-    own = alt.Scale(domainMin=0, domainMax=alt.ExprRef("ends[level]"), nice=False)
+    """The time of a panel, up to the end of its level whatever the panel has to show.
+
+    And a little on, for a stroke that reached past the axis would make it shorter than those of the other panels.
+    """
+    own = alt.Scale(domainMin=0, domainMax=alt.ExprRef("1.005 * ends[level]"), nice=False)
     few = alt.Axis(tickCount=alt.ExprRef("ceil(width / 90)"))
     return alt.X("at:Q", title="s since the level began", scale=own, axis=few, **given)
 

@@ -42,9 +42,12 @@ def percentile_value(metric: Metric, name: str) -> float | None:
 
 def rests_on_few(metric: Metric, name: str) -> bool:
     """Whether the percentile is nothing but the largest sample, as p99 of fewer than 100 is."""
-    n = metric.due.n if metric.due else metric.ok.n
-    beyond: Fraction = 1 - PERCENTILES[name]
-    return 0 < n * beyond < 1
+    return on_few(metric.due.n if metric.due else metric.ok.n, PERCENTILES[name])
+
+
+def on_few(n: int, quantile: Fraction) -> bool:
+    """Whether so many samples have but one at the quantile or beyond it."""
+    return 0 < n * (1 - quantile) < 1
 
 
 def percentile(metric: Metric, name: str) -> str:

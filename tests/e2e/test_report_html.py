@@ -252,6 +252,31 @@ def test_another_level_can_be_drawn(opened: Opened) -> None:
     assert not failures.locator(".drawn").is_visible()
 
 
+def test_the_same_second_is_at_the_same_place_in_every_panel_of_the_timeline(opened: Opened) -> None:
+    page = opened()
+    ends = page.evaluate("""() => [...document.querySelectorAll("figure[data-chart^=timeline]")].map((one) => {
+      const drawn = one.querySelector("svg .background").getBoundingClientRect();
+      return [Math.round(drawn.left), Math.round(drawn.right)];
+    })""")
+    assert len(ends) == 4
+    assert len({tuple(each) for each in ends}) == 1, ends
+
+
+def test_a_load_that_was_played_several_times_is_one_point_of_its_line(opened: Opened, tmp_path: Path) -> None:
+    result, written = a_page_of(*closed(2, 4, 4, 8))
+    late = msgspec.structs.replace(
+        result.levels[3], client=msgspec.structs.replace(result.levels[3].client, valid=False, reasons=["late"])
+    )
+    write(msgspec.structs.replace(result, levels=[*result.levels[:3], late]), tmp_path)
+    (tmp_path / "records.jsonl").write_bytes(b"".join(written))
+    page = opened(path=files.write(files.read([tmp_path])))
+    line = page.locator("#chart-latency-throughput .mark-line path[stroke-dasharray='']").or_(
+        page.locator("#chart-latency-throughput .mark-line path:not([stroke-dasharray])")
+    )
+    drawn = [path for path in line.evaluate_all("paths => paths.map((one) => one.getAttribute('d'))") if path]
+    assert [len(re.findall("[ML]", path)) for path in drawn] == [2], "c=2 and the middle of c=4; c=8 is no point"
+
+
 def test_the_data_can_be_saved(opened: Opened, folder: Path) -> None:
     page = opened()
     with page.expect_download() as saving:

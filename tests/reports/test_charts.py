@@ -12,16 +12,16 @@ from loadtest.columns import Columns
 from loadtest.errors import ResultError
 from loadtest.records import Record
 from loadtest.reports.charts import COLORS, GROUNDS, OUTCOMES, Absent, Chart
-from loadtest.reports.charts_levels import SHADES, WHITE_FROM
+from loadtest.reports.charts_levels import SHADES, WHITE_FROM, trials
 from loadtest.reports.charts_requests import MOST_LEVELS, drawn, journal, some
 from loadtest.reports.charts_spread import MOST_POINTS
 from loadtest.reports.charts_time import SLOWEST
 from loadtest.reports.html import charts
-from loadtest.result import LevelResult, Result
+from loadtest.result import Capacity, LevelResult, Result, Searched, Trial, Usable
 from loadtest.schedule import Load
 from loadtest.telemetry.figures import Figure, Gpu, Server
 from tests.comparing import a_level, a_result, played, requests
-from tests.reports.pages import a_page_of, closed, lines, read
+from tests.reports.pages import a_matrix, a_page_of, closed, lines, read
 
 
 def by_name(found: Sequence[Chart | Absent]) -> dict[str, Chart]:
@@ -270,3 +270,31 @@ def test_the_servers_queue_and_its_gpus_have_panels_on_the_clock_of_the_requests
     assert [row["value"] for row in found["timeline-cache"].rows] == [50]
     assert {row["what"] for row in found["timeline-gpu"].rows} == {"busy", "busy 1"}
     assert "timeline-power" not in found
+
+
+def test_a_trial_without_a_figure_is_drawn_all_the_same() -> None:
+    of = Capacity(
+        axis="rate", setting="", tier="", slo=["p99(ttft) < 200ms"], raw_peak=None, cliff=False, ended="so",
+        trials=[
+            Trial(load=4.0, outcome="PASS", resolved=True, nearness=0.5, levels=[0]),
+            Trial(load=5.0, outcome="INVALID", resolved=False, nearness=None, levels=[1]),
+        ],
+        searched=Searched(start=4, least=1, most=None, trials=3), bracket=(None, None), statement="",
+        usable=Usable(reserve=0.0, replicas=1, lost=0, value=None),
+    )  # fmt: skip
+    chart = trials([of])
+    assert isinstance(chart, Chart)
+    filters = [layer["transform"][0]["filter"] for layer in chart.spec["layer"] if "transform" in layer]
+    assert filters == ["isValid(datum.nearness)", "!isValid(datum.nearness)"]
+    assert "Strokes on the axis" in chart.about
+    assert "Pale" not in chart.about
+
+
+def test_a_figure_that_is_but_the_slowest_request_is_marked_in_the_heat_map(matrix: Result) -> None:
+    by = by_name(charts(matrix, {}))
+    assert all(row["shown"].startswith("~") for row in by["matrix-latency"].rows)
+    assert "simply the slowest" in by["matrix-latency"].about
+    assert not [row for row in by["matrix-throughput"].rows if "~" in row["shown"]]
+    of_enough = by_name(charts(a_matrix(), {}))["matrix-latency"]
+    assert not [row for row in of_enough.rows if "~" in row["shown"]]
+    assert "slowest" not in of_enough.about

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from loadtest.reports.cases import measured
 from loadtest.reports.console import table
 from loadtest.reports.verdict import columns, headline, reasons
 from loadtest.result import Result, SloResult, Verdict
@@ -42,6 +43,13 @@ def test_the_answer_stands_above_the_table_with_value_interval_and_n(with_slos: 
     assert "199 ms to 240 ms" in row
     assert "4,000" in row
     assert "2 %" in next(line for line in text.splitlines() if line.startswith("FAIL  "))
+
+
+@pytest.mark.parametrize(("n", "said"), [(99, "~212 ms"), (100, "212 ms")])
+def test_a_percentile_that_is_but_the_slowest_request_is_marked(n: int, said: str) -> None:
+    assert measured(slo(n=n)) == said
+    assert measured(slo(n=n, expression="error_rate < 1%", unit="share", value=0.02)) == "2 %"
+    assert measured(slo(n=n, expression="of a later version")) == "212 ms"
 
 
 def test_without_an_slo_it_says_nothing(with_slos: Build) -> None:
