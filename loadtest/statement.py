@@ -1,5 +1,6 @@
 """What a search for capacity found, in words, with every condition that it holds under. Pure."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -27,14 +28,26 @@ def statement(found: Capacity, levels: Sequence[LevelResult], told: Conditions, 
             f"Capacity at SLO: {amount(found.axis, passed)} passed in each of its trials, at least {trials}, {upper} "
             f"({what})"
         ]
+    lost = _lost(found)
+    if lost:
+        between = " and ".join(f"{load:g}" for load in lost)
+        said.append(f"of {between} nothing is known, as the client was the limit there")
     if found.usable.value is not None:
         said.append(f"usable: {_usable(found.axis, found.usable)}")
     if found.raw_peak is not None:
         said.append(f"raw peak, whatever the latency: {_peak(found.axis, found.raw_peak)}")
-    if found.cliff:
+    if found.cliff and not lost:
         said.append("a cliff: far within the limits up to there, and far beyond them after it")
     said.append(f"the search {found.ended}")
     return f"{'; '.join(said)}. It holds for: {', '.join(_conditions(found, levels, told, seed))}."
+
+
+def _lost(found: Capacity) -> list[float]:
+    """The loads above the one that passed, and below the one that did not, of which every trial was invalid."""
+    passed, beyond = found.bracket
+    low, high = passed or 0.0, math.inf if beyond is None else beyond
+    known = {trial.load for trial in found.trials if trial.outcome != "INVALID"}
+    return sorted({trial.load for trial in found.trials if low < trial.load < high} - known)
 
 
 def amount(axis: Axis, load: float) -> str:
@@ -46,7 +59,8 @@ def _usable(axis: Axis, usable: Usable) -> str:
     assert usable.value is not None
     kept = usable.replicas - usable.lost
     fleet = f" on {kept} of {usable.replicas} replicas, {usable.lost} lost" if usable.replicas > 1 else ""
-    return f"{amount(axis, usable.value)}{fleet}, with a reserve of {100 * usable.reserve:g} %"
+    # The load that passed is not known to more than these digits.
+    return f"{amount(axis, float(f'{usable.value:.3g}'))}{fleet}, with a reserve of {100 * usable.reserve:g} %"
 
 
 def _peak(axis: Axis, peak: RawPeak) -> str:

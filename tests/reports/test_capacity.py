@@ -94,6 +94,21 @@ def test_the_statement_says_what_was_not_told(sweep: Callable[..., Result]) -> N
     assert "no load was tried" in statement(none, [], bare, 7)
 
 
+def test_the_statement_says_at_which_loads_the_client_was_why(sweep: Callable[..., Result]) -> None:
+    whole = sweep()
+    invalid = [trial(load, "INVALID", resolved=False, near=None) for load in (4.0, 4.4, 4.6, 4.6, 6.0)]
+    found = capacity(
+        trial(4.0, level=1), *invalid, trial(4.2), trial(5.0, "FAIL"), cliff=True,
+        usable=Usable(reserve=0.2, replicas=1, lost=0, value=7.368),
+    )  # fmt: skip
+    said = statement(found, whole.levels, whole.conditions, 7)
+    assert "; of 4.4 and 4.6 nothing is known, as the client was the limit there; usable: 7.37 in flight," in said
+    assert "cliff" not in said, "what is next to the load that passed is not known"
+    known = statement(msgspec.structs.replace(found, trials=[trial(4.0, level=1)]), whole.levels, whole.conditions, 7)
+    assert "a cliff" in known
+    assert "the client was the limit" not in known
+
+
 def test_the_frontier_is_marked_in_each_setting(sweep: Callable[..., Result]) -> None:
     one = capacity(
         trial(1.0, "INCONCLUSIVE", resolved=False), *([trial(4.0, level=1)] * 3), trial(5.0, "FAIL", level=2),
