@@ -1,5 +1,6 @@
 """A search for capacity as a person reads it: what was found, every load that was tried, and the levels it rests on."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from loadtest.reports.column import Column
@@ -16,6 +17,7 @@ from loadtest.reports.console import (
 from loadtest.reports.figures import plain
 from loadtest.reports.verdict import STYLES
 from loadtest.result import Capacity, LevelResult, Result, Trial
+from loadtest.verdict import WORST_FIRST
 
 # Stands after the last load that passed; beyond it begins what did not.
 FRONTIER = "|"
@@ -46,6 +48,13 @@ def said(one: Capacity) -> str:
     """The statement of a search, with its name where there are several."""
     name = " ".join(filter(None, (one.setting, one.tier)))
     return f"{name}: {one.statement}" if name else one.statement
+
+
+def counted(searches: Sequence[Capacity]) -> str:
+    """How the trials of all searches came out."""
+    counts = Counter(trial.outcome for one in searches for trial in one.trials)
+    several = ", ".join(f"{counts[name]} {name}" for name in reversed(WORST_FIRST) if counts[name])
+    return f"{counts.total()} trials: {several}" if several else "no trial was played"
 
 
 def matrix(searches: Sequence[Capacity], loads: Sequence[float]) -> list[Column]:

@@ -9,7 +9,7 @@ class Column(NamedTuple):
     head: str
     cells: list[str]
     role: Literal["mark", "setup", "figure"] = "figure"
-    # When the table is too wide the columns with a number go, the lowest first.
+    # When the table is too wide the columns with a number go, the lowest first, and those with the same one at once.
     drop: int | None = None
 
     @property

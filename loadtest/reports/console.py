@@ -45,8 +45,8 @@ def table(result: Result, width: int, color: bool, folder: str | None = None) ->
     """The whole report as text in lines of at most ``width`` columns, ending in a newline.
 
     A column that says the same of every level is said once above the table instead. What does not fit then is left
-    out in this order: input tokens, output tokens, E2E p50, TPOT p99, E2E p99. Below the width that the rest needs,
-    lines are longer rather than broken, and words (paths, URLs) never are.
+    out in this order: ITL with its tokens an event, input tokens, output tokens, E2E p50, TPOT p99, E2E p99. Below the
+    width that the rest needs, lines are longer rather than broken, and words (paths, URLs) never are.
 
     Without ``color`` there is no escape code. ``folder`` is where the result lies, as it is to be shown.
     """
@@ -156,10 +156,10 @@ def _fit(columns: Sequence[Column], width: int) -> tuple[list[Column], int]:
         for gap in (2, 1):
             if sum(column.width for column in kept) + gap * (len(kept) - 1) <= width:
                 return kept, gap
-        droppable = [column for column in kept if column.drop is not None]
+        droppable = [column.drop for column in kept if column.drop is not None]
         if not droppable:
             return kept, 1
-        kept.remove(min(droppable, key=lambda column: column.drop or 0))
+        kept = [column for column in kept if column.drop != min(droppable)]
 
 
 # The table ----------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def level_columns(levels: Sequence[LevelResult]) -> list[Column]:
         Column("model", setup(lambda level: plain(level.model or "")), "setup"),
         Column("samples\na request", setup(lambda level: f"{level.batch_size:,}"), "setup"),
         Column("load", [f"  {plain(part.name)}" if part else load(level) for level, part in rows], "setup"),
-        Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=0),
-        Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=1),
+        Column("input\ntokens", cells(lambda level: _observed(level.workload.input_tokens)), drop=1),
+        Column("output\ntokens", cells(lambda level: _observed(level.workload.output_tokens)), drop=2),
         Column("requests\nok", cells(lambda level: f"{ok(level.latency.e2e_ms):,}")),
         Column("\nfailed", cells(lambda level: f"{failures:,}" if (failures := failed(level.latency.e2e_ms)) else "")),
         Column("\nreq/s", cells(lambda level: figure(level.rates.completed_per_s))),
@@ -196,9 +196,13 @@ def level_columns(levels: Sequence[LevelResult]) -> list[Column]:
         Column("TTFT\np50 ms", times("ttft_ms", "p50")),
         Column("TTFT\np99 ms", times("ttft_ms", "p99")),
         Column("TPOT\np50 ms", times("tpot_ms", "p50")),
-        Column("TPOT\np99 ms", times("tpot_ms", "p99"), drop=3),
-        Column("E2E\np50 ms", times("e2e_ms", "p50"), drop=2),
-        Column("E2E\np99 ms", times("e2e_ms", "p99"), drop=4),
+        Column("TPOT\np99 ms", times("tpot_ms", "p99"), drop=4),
+        Column("ITL\np50 ms", times("itl_ms", "p50"), drop=0),
+        Column("ITL\np99 ms", times("itl_ms", "p99"), drop=0),
+        # A server that bundles tokens has few, long gaps: never the one without the other.
+        Column("tokens\n/event", setup(_bundled), drop=0),
+        Column("E2E\np50 ms", times("e2e_ms", "p50"), drop=3),
+        Column("E2E\np99 ms", times("e2e_ms", "p99"), drop=5),
     ]
     said_above = {"batching", "model", "samples\na request", "input\ntokens", "output\ntokens"}
     return [
@@ -218,6 +222,10 @@ def _throughput(
     if any(level.throughput.output_tokens_per_s is not None for level in levels):
         return Column("output\ntok/s", cells(lambda level: figure(level.throughput.output_tokens_per_s)))
     return Column("\nevents/s", cells(lambda level: figure(level.throughput.events_per_s)))
+
+
+def _bundled(level: LevelResult) -> str:
+    return figure(level.tokens_per_event if level.latency.itl_ms.ok.n else None)
 
 
 def _sections(levels: Sequence[LevelResult]) -> list[int]:
@@ -250,6 +258,7 @@ def footnotes(columns: Sequence[Column]) -> list[str]:
         notes.append(
             "Percentiles have the failed requests inside, as slower than any other"
             + (f"; {UNBOUNDED} lies among them." if UNBOUNDED in cells else ".")
+            + (" ITL is of the others alone." if any(column.head.startswith("ITL") for column in figures) else "")
         )
     return notes
 
@@ -359,9 +368,17 @@ def opening(page: Page, result: Result, what: str, remains: str) -> None:
     page.paragraphs(conditions(result))
     if why := result.conditions.not_comparable:
         page.paragraphs([f"not comparable: {plain('; '.join(why))}"], style="yellow", hanging=2)
+    page.paragraphs(resumed(result))
     if not result.complete:
         how = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
         page.paragraphs([f"The {what} {how}{remains}"], style="yellow")
+
+
+def resumed(result: Result) -> list[str]:
+    """That it was not played in one go, and when it went on; nothing where it was."""
+    if not result.resumed:
+        return []
+    return [f"Begun {result.started_at}, ended before its time, and resumed {', '.join(result.resumed)}."]
 
 
 def conditions(result: Result) -> list[str]:
@@ -373,17 +390,9 @@ def conditions(result: Result) -> list[str]:
         _same(level.model or told.endpoint.model or "" for level in levels),
         told.precision,
         f"{told.endpoint.kind} at {told.endpoint.url}",
-        _same(str(level.batching or "") for level in levels),
-        _same(f"{level.batch_size} samples a request" if level.batch_size > 1 else "" for level in levels),
+        *alike(levels).values(),
     ]
-    how = [
-        _workload(levels),
-        _data(levels),
-        _arrival(levels),
-        _batch_timeout(levels),
-        _windows(levels),
-        f"seed {result.seed}",
-    ]
+    how = [*asked(levels).values(), f"seed {result.seed}"]
     where = [
         told.hardware.server and f"server: {told.hardware.server}",
         told.hardware.client and f"client: {told.hardware.client}",
@@ -395,16 +404,37 @@ def conditions(result: Result) -> list[str]:
     return [f"{GLUE}· ".join(line) for line in lines if line]
 
 
+def alike(levels: Sequence[LevelResult]) -> dict[str, str]:
+    """What of the setting has no column in the table, as all ``levels`` have it in common."""
+    found = {
+        "batching": _same(str(level.batching or "") for level in levels),
+        "samples": _same(f"{level.batch_size} samples a request" if level.batch_size > 1 else "" for level in levels),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def asked(levels: Sequence[LevelResult]) -> dict[str, str]:
+    """What was played, and how it arrived, for how long: a text for each name that there is something to say of."""
+    found = {
+        "workload": _workload(levels),
+        "data": _data(levels),
+        "arrivals": _arrival(levels),
+        "batch timeout": _batch_timeout(levels),
+        "window": _windows(levels),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
 def _workload(levels: Sequence[LevelResult]) -> str:
     """The lengths asked for, and what was observed where that is something else."""
     lengths = {"input": [level.workload.input_tokens for level in levels]}
     if any(level.throughput.samples_per_s is None for level in levels):
         lengths["output"] = [level.workload.output_tokens for level in levels]
-    said = [f"{_asked(each)} {name}" for name, each in lengths.items() if {one.requested for one in each} - {NONE}]
+    said = [f"{_lengths(each)} {name}" for name, each in lengths.items() if {one.requested for one in each} - {NONE}]
     return f"{' and '.join(said)} tokens" if said else ""
 
 
-def _asked(lengths: Sequence[TokenLengths]) -> str:
+def _lengths(lengths: Sequence[TokenLengths]) -> str:
     asked = list(dict.fromkeys(length.requested.replace("data", "the data's") for length in lengths))
     if len(asked) > 1:
         return ", ".join(asked)  # the table has a column of what was observed

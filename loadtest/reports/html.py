@@ -17,7 +17,16 @@ from loadtest.reports import capacity, charts_levels, charts_spread, charts_time
 from loadtest.reports.charts import Absent, Chart
 from loadtest.reports.charts_requests import MOST_LEVELS, Drawn, Journal, drawn, some
 from loadtest.reports.column import Column
-from loadtest.reports.console import conservation, footnotes, level_columns, marked, warnings
+from loadtest.reports.console import (
+    alike,
+    asked,
+    conservation,
+    footnotes,
+    level_columns,
+    marked,
+    resumed,
+    warnings,
+)
 from loadtest.reports.figures import NOT_MEASURED, failure, figure, plain
 from loadtest.reports.finding import finding
 from loadtest.reports.parts import tables
@@ -59,14 +68,15 @@ def page(result: Result, requests: Mapping[int, Journal], script: str, folder: s
         title=plain(result.conditions.scenario.name),
         tone=(result.verdict.outcome or "none").lower(),
         outcome=result.verdict.outcome or (NO_SLO if result.complete else "No verdict"),
-        headline=verdict.headline(result).partition(" · ")[2] if result.verdict.outcome else "",
-        unfinished=_unfinished(result),
+        headline=_headline(result),
+        notices=_notices(result),
         finding="" if searches else finding(result),
         statements=[capacity.said(one) for one in searches],
         trials=capacity.matrix(searches, loads) if loads else [],
         trials_key=capacity.key(searches) if loads else "",
         not_comparable=result.conditions.not_comparable,
-        reasons=verdict.reasons(result) if result.verdict.outcome else [],
+        # Of a search the statement says what came of it: that loads beyond the capacity failed is how it found it.
+        reasons=verdict.reasons(result) if result.verdict.outcome and not searches else [],
         audits=verdict.audits(result),
         slos=verdict.columns(result),
         conditions=conditions(result),
@@ -128,6 +138,8 @@ def conditions(result: Result) -> list[tuple[str, str]]:
         ("client hardware", told.hardware.client),
         ("software", ", ".join(f"{name} {version}" for name, version in told.software.items())),
         ("scenario", f"{told.scenario.name}, sha256 {told.scenario.sha256}"),
+        *alike(result.levels).items(),
+        *asked(result.levels).items(),
         ("prompts", told.prompts_sized),
         ("watched", "; ".join(told.telemetry)),
         ("seed", str(result.seed)),
@@ -140,11 +152,23 @@ def conditions(result: Result) -> list[tuple[str, str]]:
     return [(name, plain(text)) for name, text in said if text]
 
 
-def _unfinished(result: Result) -> str:
-    if result.complete:
-        return ""
-    what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
-    return f"The run {what}: this is what it had measured until then."
+def _headline(result: Result) -> str:
+    """What the verdict is of: so many trials of a search, or SLOs of levels."""
+    if result.searches:
+        return capacity.counted(result.searches)
+    return verdict.headline(result).partition(" · ")[2] if result.verdict.outcome else ""
+
+
+def _notices(result: Result) -> list[str]:
+    """What is to be known before any figure is read, and is no reason of the verdict."""
+    said = resumed(result)
+    if not result.complete:
+        what = "was interrupted" if result.exit_code == EXIT_INTERRUPTED else "did not finish"
+        said.append(f"The run {what}: this is what it had measured until then.")
+    late = [level.name for level in result.levels if not level.client.valid and not level.slo]
+    if late:
+        said.append(f"Invalid, as the client and not the server was the limit: {plain(', '.join(late))}.")
+    return said
 
 
 def _thinned(levels: Sequence[Drawn]) -> str:

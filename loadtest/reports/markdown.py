@@ -17,6 +17,7 @@ from loadtest.reports.console import (
     footnotes,
     level_columns,
     marked,
+    resumed,
     warnings,
 )
 from loadtest.reports.figures import plain
@@ -49,6 +50,7 @@ def markdown(result: Result, folder: str | None = None) -> str:
         [
             *head(result.conditions.scenario.name, cases(result), asked=any(level.slo for level in levels)),
             text(what),
+            *map(text, resumed(result)),
             *(f"**Not comparable:** {text(why)}" for why in result.conditions.not_comparable),
             table(verdict.columns(result)),
             items(verdict.reasons(result)),

@@ -16,6 +16,8 @@ from loadtest import page as files
 from loadtest.errors import ResultError
 from loadtest.records import Record
 from loadtest.reports import html, html_overlay
+from loadtest.reports.console import table
+from loadtest.reports.markdown import markdown
 from loadtest.result import (
     Capacity,
     ErrorGroup,
@@ -30,7 +32,7 @@ from loadtest.result import (
     write,
 )
 from tests.comparing import OPEN, a_level, a_result, a_run, changed, conditions, played, requests
-from tests.reports.pages import TRAP, a_page_of, closed, lines, read
+from tests.reports.pages import LIMIT, TRAP, a_page_of, closed, lines, read
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -161,6 +163,42 @@ def test_everything_that_a_figure_needs_is_told() -> None:
     assert "unknown: tell it with --label precision=" in parsed(changed(a_run(), conditions=unknown).result).text
 
 
+def test_the_conditions_say_what_was_played_as_the_terminal_does(matrix: Result) -> None:
+    text = parsed(matrix).text
+    for said in (
+        "workload 64 input and 32 output tokens", "arrivals closed loop", "batch timeout 50 ms",
+        "window 2.50 s measured a level after 0.5 s of warm-up",
+    ):  # fmt: skip
+        assert f" {said} " in text
+    alone = msgspec.structs.replace(matrix, levels=matrix.levels[:1])
+    assert " batching continuous 1 " in parsed(alone).text, "it has no column where it is the same in all levels"
+
+
+def test_a_resumed_run_says_so_and_when() -> None:
+    result = changed(a_run(), resumed=["2026-01-01T02:00:00Z", "2026-01-01T05:00:00Z"]).result
+    said = "ended before its time, and resumed 2026-01-01T02:00:00Z, 2026-01-01T05:00:00Z."
+    assert said in parsed(result).text
+    assert said in " ".join(table(result, 80, color=False).split())
+    assert said in markdown(result)
+    assert "resumed" not in parsed(a_run().result).text
+
+
+def test_a_level_at_which_the_client_was_the_limit_is_told_first_without_an_slo_as_well() -> None:
+    (level,) = a_run().result.levels
+    late = msgspec.structs.replace(level, client=msgspec.structs.replace(level.client, valid=False, reasons=["late"]))
+    said = "Invalid, as the client and not the server was the limit: c=4."
+    text = parsed(a_result([late])).text
+    assert text.index("No SLO was asked") < text.index(said) < text.index("Conditions endpoint")
+    judged = msgspec.structs.replace(late, slo=[LIMIT])
+    assert said not in parsed(a_result([judged], verdict=Verdict(outcome="INVALID"))).text, "its verdict says so"
+
+
+def test_the_gaps_between_events_stand_beside_how_many_tokens_are_in_one(matrix: Result) -> None:
+    assert "ITL p50 ms ITL p99 ms tokens /event" in parsed(matrix).text
+    assert "ITL" in table(matrix, 120, color=False)
+    assert not re.search("ITL|/event", table(matrix, 80, color=False))
+
+
 def test_a_search_shows_its_statement_and_its_trials() -> None:
     result, written = a_page_of(*closed(4, 8, 16))
     outcomes = ["PASS", "PASS", "FAIL"]
@@ -180,6 +218,7 @@ def test_a_search_shows_its_statement_and_its_trials() -> None:
     assert " c=16 #2 " in page.text, "levels are called alike wherever they are named"
     assert "Trials of the search" in page.text
     assert "passed of trials" in page.text
+    assert "3 trials: 2 PASS, 1 FAIL" in page.text
 
 
 def test_five_hundred_levels_have_a_page() -> None:
