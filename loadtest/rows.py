@@ -6,14 +6,15 @@ field of all takes it as a column, which is some fifty times as fast. Files are 
 would count as memory of this process.
 """
 
-import os
 import tempfile
+import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedRandom
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,9 +80,10 @@ class _Sheet:
         self.count = self.gap_count = 0
         self.words = {name: _Words() for name in _WORDS}
         self._folder = folder
+        self._one = threading.Lock()  # at a place of a file: figures so far are made while requests come in
         try:
-            self._rows: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by close
-            self._gaps: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            self._rows: BufferedRandom = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed by close
+            self._gaps: BufferedRandom = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         except OSError as error:
             raise self._error(error) from None
 
@@ -99,11 +101,13 @@ class _Sheet:
         rows["gaps"] = sizes = np.array([len(own) for own in gaps], dtype=np.int64)
         rows["gaps_from"] = self.gap_count + np.cumsum(sizes) - sizes
         try:
-            self._write(rows)
-            for own in gaps:
-                self._gaps.write(own if isinstance(own, array) and own.typecode == "f" else array("f", own))
-            self._rows.flush()
-            self._gaps.flush()
+            with self._one:
+                self._write(rows)
+                self._gaps.seek(self.gap_count * np.dtype(np.float32).itemsize)
+                for own in gaps:
+                    self._gaps.write(own if isinstance(own, array) and own.typecode == "f" else array("f", own))
+                self._rows.flush()
+                self._gaps.flush()
         except OSError as error:
             raise self._error(error) from None
         self.count += len(records)
@@ -133,9 +137,11 @@ class _Sheet:
         self._read(self._gaps, found, begin * found.itemsize)
         return found
 
-    def _read(self, file: IO[bytes], into: NDArray[Any], offset: int) -> None:
+    def _read(self, file: BufferedRandom, into: NDArray[Any], offset: int) -> None:
         try:
-            read = os.preadv(file.fileno(), [into.data], offset) if into.nbytes else 0
+            with self._one:
+                file.seek(offset)
+                read = file.readinto(into.data) if into.nbytes else 0
         except OSError as error:
             raise self._error(error) from None
         assert read == into.nbytes, "a row is read that was never written"

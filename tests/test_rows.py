@@ -4,6 +4,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
 from unittest import mock
@@ -134,6 +135,19 @@ def test_figures_and_verdicts_of_rows_are_those_of_the_records(both: tuple[list[
     assert msgspec.to_builtins(found[0]) == msgspec.to_builtins(found[1])
     assert found[0].workload.repeated_prompts is not None
     assert prompts(rows).tolist() == prompts(records).tolist()
+
+
+def test_rows_are_read_as_they_were_while_others_come_in(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    records = [made(number, rng) for number in range(1000)]
+    rows = stored(records, tmp_path)
+    with ThreadPoolExecutor(2) as threads:
+        read = [threads.submit(list, copy.copy(rows)) for _ in range(8)]
+        for begin in range(0, 1000, 20):
+            rows.append(records[begin : begin + 20])
+        assert all(each.result() == records for each in read)
+    assert list(rows) == records * 2
+    rows.close()
 
 
 @given(st.integers(0, 10**9), st.sampled_from([17, 100, 4096]), st.booleans())
