@@ -92,35 +92,39 @@ class Watching:
         self._watches = watches
         self._trail = trail
         self._index = level
-        self._setting: Setting | None = None
+        self._t0_ns: int | None = None
         self.missing: list[str] = []
 
     def begun(self, t0_ns: int) -> None:
         """The level begins at this instant."""
-        eyes = self._telemetry
-        url = eyes.server.place.url if eyes.server else None
-        self._setting = Setting(
-            level=self._index, t0_ns=t0_ns, url=url, models=dict(eyes.gpus.models) if eyes.gpus else {}
-        )
-        self._trail.add(self._setting)
+        self._t0_ns = t0_ns
+        self._trail.add(self._setting(t0_ns, None))
 
     def of(self, level: LevelResult, records: Sequence[Record], run: LevelRun | None) -> LevelResult:
         """``level`` with what has been seen of it; ``run`` of None: it goes on, or the generator failed in it."""
-        if self._setting is None:
+        if self._t0_ns is None:
             return level
+        setting = self._setting(self._t0_ns, run.ended_ms if run else None)
         if run is not None:
-            self._setting = msgspec.structs.replace(self._setting, over_ms=run.ended_ms)
-            self._trail.add(self._setting)
-        found = self._with_sight(level, records)
+            self._trail.add(setting)
+        found = with_sight(level, records, self._sighted(setting))
         if run is not None and found.server is not None and tokens.short(found.server):
             self._watches["server"].again()  # it may count a moment later than it sends
-            found = self._with_sight(level, records)
+            found = with_sight(level, records, self._sighted(setting))
         return found
 
-    def _with_sight(self, level: LevelResult, records: Sequence[Record]) -> LevelResult:
-        assert self._setting is not None
-        looks = {eye: list(watch.looks) for eye, watch in self._watches.items()}
-        return with_sight(level, records, Sighted(self._setting, looks))
+    def _setting(self, t0_ns: int, over_ms: float | None) -> Setting:
+        server, gpus = self._telemetry.server, self._telemetry.gpus
+        return Setting(
+            level=self._index,
+            t0_ns=t0_ns,
+            over_ms=over_ms,
+            url=server.place.url if server else None,
+            models=dict(gpus.models) if gpus else {},
+        )
+
+    def _sighted(self, setting: Setting) -> Sighted:
+        return Sighted(setting, {eye: list(watch.looks) for eye, watch in self._watches.items()})
 
 
 class Telemetry:
