@@ -31,6 +31,7 @@ LEAVE_S = 2.0
 _DOUBT_S = 1.0  # without an answer, until the scheduler is asked whether the worker is still there
 _NOTICED_S = 0.25  # until dask's client knows that its scheduler has gone, which a call may have met before
 TRIPS = 24  # round trips by which a clock is known: before each level, and the last ones of it
+_NO_SCHEDULER = "did not answer any more: the scheduler has gone"
 _PART = 4 << 20  # bytes of a journal or a file in one call
 _NOISE = re.compile(
     r"^.*>: (?:\w+: )?|\[Errno \d+\] "
@@ -239,6 +240,8 @@ class Remote:
         )
         try:
             while not (await asyncio.wait([answer], timeout=_DOUBT_S))[0]:
+                if self._client.status != "running":  # dask would look for it for as long as it may
+                    raise _Ended(_NO_SCHEDULER)
                 if not await asyncio.wait_for(self._roll.has(self.address), self._silent_s):
                     raise _Ended("left the cluster (killed, or ended)")
             return answer.result()
@@ -249,7 +252,7 @@ class Remote:
     async def _lost(self, error: BaseException) -> str:
         await asyncio.sleep(_NOTICED_S)
         if self._client.status != "running" or isinstance(error, asyncio.CancelledError):  # dask cancels its own calls
-            return "did not answer any more: the scheduler has gone"
+            return _NO_SCHEDULER
         if isinstance(error, _Ended):
             return str(error)
         if isinstance(error, TimeoutError):

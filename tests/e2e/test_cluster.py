@@ -53,18 +53,18 @@ def test_four_workers_hold_a_poisson_schedule_at_the_server(
     """As the schedule itself is tested, at 1 %: the gaps are exponential; or, on a busy host, it says so."""
     urllib.request.urlopen(f"{truth}/reset").read()
     done = loadtest(
-        "run", truth, "--cluster", cluster.address, "-r", "40", "-n", "200", "--seed", "7", "--no-rehearsal", "-o",
+        "run", truth, "--cluster", cluster.address, "-r", "80", "-n", "200", "--seed", "7", "--no-rehearsal", "-o",
         "out", "--endpoint", "chat",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     arrivals = [int(line) / 1e9 for line in urllib.request.urlopen(f"{truth}/arrivals").read().split()]
     assert len(arrivals) == 200
     gaps = sorted(later - earlier for earlier, later in itertools.pairwise(sorted(arrivals)))
-    fits = [1 - math.exp(-gap * 40) for gap in gaps]
+    fits = [1 - math.exp(-gap * 80) for gap in gaps]
     distance = max(max(abs((i + 1) / len(fits) - fit), abs(i / len(fits) - fit)) for i, fit in enumerate(fits))
     (one,) = level(tmp_path)["levels"]
     assert distance < 1.63 / math.sqrt(len(fits)) or not one["client"]["valid"]
-    assert sum(gaps) / len(gaps) == pytest.approx(1 / 40, rel=0.15)
+    assert sum(gaps) / len(gaps) == pytest.approx(1 / 80, rel=0.15)
     assert one["counts"]["ok"] == one["counts"]["scheduled"] == 200
     assert [worker["worker"] for worker in one["client"]["cluster"]] == [0, 1, 2, 3]
     assert all(abs(w["clock_offset_ms"]) <= w["clock_error_ms"] for w in one["client"]["cluster"]), (
@@ -74,11 +74,11 @@ def test_four_workers_hold_a_poisson_schedule_at_the_server(
     assert sorted(record["id"] for record in records) == [*range(200)]
 
 
-def test_a_killed_worker_ends_the_run_with_what_the_others_have(
-    environment: dict[str, str], cluster: Cluster, truth: str, tmp_path: Path
+def test_a_killed_worker_ends_the_run_with_what_the_others_have_and_it_can_be_resumed(
+    environment: dict[str, str], loadtest: Command, cluster: Cluster, truth: str, tmp_path: Path
 ) -> None:
     command = [
-        sys.executable, "-m", "loadtest", "run", truth, "--cluster", cluster.address, "-r", "40", "-d", "4s",
+        sys.executable, "-m", "loadtest", "run", truth, "--cluster", cluster.address, "-r", "40", "-d", "3s",
         "--warmup", "0s", "--slo", "p50(ttft) < 10s", "--no-rehearsal", "-o", "out", "--endpoint", "chat",
     ]  # fmt: skip
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
@@ -104,6 +104,15 @@ def test_a_killed_worker_ends_the_run_with_what_the_others_have(
     last = max(record["id"] for record in records)
     others = {record["id"] for record in records if record["worker"] not in lost}
     assert others == {number for number in range(last + 1) if number % 4 not in lost}, "complete"
+    # On those that are left.
+    done = loadtest("resume", "out", "-q")
+    assert done.returncode == 0, done.stderr
+    (one,) = level(tmp_path)["levels"]
+    due = one["counts"]["scheduled"]
+    assert one["counts"]["ok"] == due > last
+    assert [worker["worker"] for worker in one["client"]["cluster"]] == [0, 1, 2]
+    records = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    assert sorted(record["id"] for record in records) == [*range(due)], "each once"
 
 
 def test_a_cluster_started_here_is_drained_by_ctrl_c_and_ended(
