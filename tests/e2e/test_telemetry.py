@@ -1,6 +1,7 @@
 """The server is watched while it is measured, from the same clock and at no request's cost; and a run says why."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def test_the_bundled_servers_queue_is_seen_and_explained_level_by_level(loadtest
     assert first["continuous 1 c=16"]["evidence"]["batch_size"] == pytest.approx(1, abs=0.1)
     assert first["continuous 16 c=16"]["limit"] == "decode"
     said = loadtest("explain", "out").stdout
-    assert "% the server's queue: 15.0 requests waited while 1.0 ran" in said
+    assert re.search(r"% the server's queue: 1[3-5]\.\d requests waited while [01]\.\d ran", said)
     assert "% decode: " in said
 
 
