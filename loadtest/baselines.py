@@ -37,6 +37,17 @@ def runs(folders: Iterable[Path]) -> Iterator[list[Run]]:
                     requests.close()
 
 
+def results(folders: Iterable[Path]) -> list[Run]:
+    """Those that ``folders`` stand for, read again without their requests.
+
+    Raises:
+        ResultError: there is none in one of them, or one is damaged.
+        ScenarioError: one was cut short, and the scenario beside its journal is damaged.
+    """
+    each = [one for folder in folders for one in run_folders(folder)]
+    return [Run(str(one), recovered(one), {}, values(one / RESOLVED)) for one in each]
+
+
 def run_folders(folder: Path) -> list[Path]:
     """``folder`` or, if it is no run itself, the folders of runs in it.
 

@@ -33,13 +33,14 @@ def report(
 ) -> None:  # fmt: skip
     """Print the table of a result folder, also of a run that was interrupted or killed; or write its page and charts.
 
-    Of several folders it is one page that lays them over each other, report.html here if no FILE is named; what their
-    conditions differ in stands first. Whether one is worse than another is what compare tells.
+    Several folders are laid over each other, in one table or, with --html, one page (report.html here if no FILE is
+    named); what their conditions differ in stands first. Whether one is worse than another is what compare tells.
 
     \b
     loadtest report results/quickstart-20260101T120000Z
     loadtest report results/before --json - | jq .levels[0].latency.ttft_ms
     loadtest report results/before --html before.html --png charts
+    loadtest report results/before results/after
     loadtest report results/before results/after --html both.html
     loadtest report results/before --csv levels.csv --parquet requests.parquet
     """
@@ -48,10 +49,17 @@ def report(
 
         if len(folders) > 1 and (json_to or junit or markdown or csv or parquet or otlp or mlflow or compat):
             raise click.UsageError("--html, --png and --svg take several runs, the other flags one; or see compare")
-        if html is not None or png or svg or len(folders) > 1:
-            page = html is not None or not (png or svg)
-            if _draw(folders, Path(html) if html else None, png, svg, page=page) > 1:
+        if html is not None or png or svg:
+            if _draw(folders, Path(html) if html else None, png, svg, page=html is not None) > 1:
                 return
+        elif len(folders) > 1:
+            from loadtest import baselines
+            from loadtest.reports import overlay
+
+            runs = baselines.results(folders)
+            with terminal.reader_may_leave():
+                click.echo(overlay.table(runs, *terminal.paper()), nl=False)
+            return
         from loadtest.pipeline import Pipeline
 
         folder = folders[0]

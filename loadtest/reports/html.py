@@ -17,22 +17,13 @@ from loadtest.reports import capacity, charts_levels, charts_spread, charts_time
 from loadtest.reports.charts import Absent, Chart
 from loadtest.reports.charts_requests import MOST_LEVELS, Drawn, Journal, drawn, some
 from loadtest.reports.column import Column
-from loadtest.reports.console import (
-    alike,
-    asked,
-    conservation,
-    footnotes,
-    level_columns,
-    marked,
-    resumed,
-    warnings,
-)
+from loadtest.reports.conditions import conditions
+from loadtest.reports.console import conservation, footnotes, level_columns, marked, resumed, warnings
 from loadtest.reports.figures import NOT_MEASURED, failure, figure, plain
 from loadtest.reports.finding import finding
+from loadtest.reports.overlay import NO_SLO
 from loadtest.reports.parts import tables
 from loadtest.result import FILE_NAME, LevelResult, Result, Spread
-
-NO_SLO = "No SLO was asked"
 
 
 def charts(result: Result, requests: Mapping[int, Journal]) -> list[Chart | Absent]:
@@ -121,35 +112,6 @@ def as_json(value: object) -> str:
 def embedded(chart: Chart) -> dict[str, Any]:
     """What the script of the page takes of a chart."""
     return {"name": chart.name, "spec": chart.spec, "columns": chart.columns, "levels": chart.levels}
-
-
-def conditions(result: Result) -> list[tuple[str, str]]:
-    """What the figures hold for, a name and a text each; what nobody told is said to be unknown."""
-    told = result.conditions
-    models = dict.fromkeys(level.model for level in result.levels if level.model)
-    said: list[tuple[str, str | None]] = [
-        ("endpoint", f"{told.endpoint.kind} at {told.endpoint.url}"),
-        ("address", told.endpoint.address),
-        ("proxy", told.endpoint.proxy),
-        ("transport", told.endpoint.transport),
-        ("model", ", ".join(models) or told.endpoint.model or "unknown"),
-        ("precision", told.precision or "unknown: tell it with --label precision=…"),
-        ("server hardware", told.hardware.server or "unknown: tell it with --label hardware=…"),
-        ("client hardware", told.hardware.client),
-        ("software", ", ".join(f"{name} {version}" for name, version in told.software.items())),
-        ("scenario", f"{told.scenario.name}, sha256 {told.scenario.sha256}"),
-        *alike(result.levels).items(),
-        *asked(result.levels).items(),
-        ("prompts", told.prompts_sized),
-        ("watched", "; ".join(told.telemetry)),
-        ("seed", str(result.seed)),
-        ("started", result.started_at),
-        ("command", result.command),
-        ("run", result.run_id),
-        ("loadtest", result.tool.version),
-        *((f"label {name}", text) for name, text in result.labels.items()),
-    ]
-    return [(name, plain(text)) for name, text in said if text]
 
 
 def _headline(result: Result) -> str:

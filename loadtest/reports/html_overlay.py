@@ -5,16 +5,14 @@ Nothing here says that one is better: that is for compare, which knows how sure 
 
 from collections.abc import Mapping, Sequence
 
-from loadtest.likeness import Run, likeness, setting
-from loadtest.reports import charts_levels, charts_spread
+from loadtest.likeness import Run
+from loadtest.reports import charts_levels, charts_spread, overlay
 from loadtest.reports.charts import Absent, Chart
 from loadtest.reports.charts_requests import Drawn, Journal, drawn, some
-from loadtest.reports.column import Column
-from loadtest.reports.console import footnotes, level_columns, marked
+from loadtest.reports.conditions import common
+from loadtest.reports.console import footnotes
 from loadtest.reports.figures import plain
-from loadtest.reports.finding import finding
-from loadtest.reports.html import NO_SLO, as_json, embedded, render
-from loadtest.result import LevelResult
+from loadtest.reports.html import as_json, embedded, render
 
 
 def charts(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]]) -> list[Chart | Absent]:
@@ -37,9 +35,9 @@ def _alike(runs: Sequence[Sequence[Drawn]]) -> list[Drawn]:
 def page(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]], script: str) -> str:
     """The whole page of ``runs``, two or more, of which the others are held against the first."""
     found = charts(runs, requests)
-    differences = _differences(runs)
+    differences = overlay.differences(runs)
     unlike = differences[1].cells.count("unlike") if differences else 0
-    columns = _levels(runs)
+    columns = overlay.levels(runs)
     return render(
         "overlay.html.j2",
         title=" · ".join(plain(run.name) for run in runs),
@@ -48,10 +46,12 @@ def page(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]], script:
         unlike=unlike,
         names=[plain(run.name) for run in runs],
         differences=differences,
-        verdicts=_verdicts(runs),
+        common=common(runs),
+        differing=overlay.differing_columns(runs),
+        verdicts=overlay.verdicts(runs),
         levels=columns,
         notes=footnotes(columns),
-        marked=[f"{plain(run.name)}: {text}" for run in runs for text in marked(run.result.levels)],
+        marked=overlay.marks(runs),
         charts=[chart for chart in found if isinstance(chart, Chart)],
         absent=[chart for chart in found if isinstance(chart, Absent)],
         thinned="",
@@ -60,42 +60,3 @@ def page(runs: Sequence[Run], requests: Sequence[Mapping[int, Journal]], script:
         script=script,
         tool=runs[0].result.tool,
     )
-
-
-def _differences(runs: Sequence[Run]) -> list[Column]:
-    """What each other run does not have in common with the first; none where all is alike."""
-    rows = []
-    for other in runs[1:]:
-        same = likeness(runs[:1], [other])
-        rows += [(other.name, "unlike", what) for what in same.unlike]
-        rows += [(other.name, "besides", what) for what in same.notes]
-    if not rows:
-        return []
-    return [
-        Column(f"against {plain(runs[0].name)}", [plain(name) for name, _, _ in rows], "setup"),
-        Column("differs", [kind for _, kind, _ in rows], "setup"),
-        Column("in", [plain(what) for _, _, what in rows], "setup"),
-    ]
-
-
-def _verdicts(runs: Sequence[Run]) -> list[Column]:
-    return [
-        Column("run", [plain(run.name) for run in runs], "setup"),
-        Column("verdict", [run.result.verdict.outcome or NO_SLO for run in runs], "setup"),
-        Column("complete", ["yes" if run.result.complete else "no" for run in runs], "setup"),
-        Column("started", [run.result.started_at for run in runs], "setup"),
-        Column("what it taught", [plain(finding(run.result)) for run in runs], "setup"),
-    ]
-
-
-def _levels(runs: Sequence[Run]) -> list[Column]:
-    """The levels of all runs, those of one setting under each other."""
-    order: dict[str, list[tuple[str, LevelResult]]] = {}
-    for run in runs:
-        for level in run.result.levels:
-            order.setdefault(setting(level), []).append((run.name, level))
-    rows = [row for of in order.values() for row in of]
-    if not rows:
-        return []
-    names = [cell for name, level in rows for cell in (plain(name), *("" for _ in level.workloads))]
-    return [Column("run", names, "setup"), *level_columns([level for _, level in rows])]

@@ -293,6 +293,32 @@ def test_what_unlike_runs_differ_in_is_named_and_neither_is_praised() -> None:
     assert not re.search(r"\b(better|worse|faster|slower|beats|regression)\b", seen)
 
 
+def test_runs_over_each_other_tell_their_conditions_once_and_what_differs_of_each() -> None:
+    other = conditions(a_run("after", 2), precision="int8")
+    text = overlay(a_run("before"), other).text
+    assert text.count("chat at http://127.0.0.1:8000") == 1
+    assert text.count("64 input and 8 output tokens") == 1
+    assert "condition before after precision fp32 int8" in text
+    assert "not the same in all runs" not in overlay(a_run("before"), a_run("after")).text
+
+
+def test_several_runs_are_one_table_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, result in (("a", a_run().result), ("b", conditions(a_run("", 2), precision="int8").result)):
+        (tmp_path / name).mkdir()
+        write(msgspec.structs.replace(result, resumed=["2026-01-01T02:00:00Z"]), tmp_path / name)
+    done = CliRunner().invoke(cli.main, ["report", "a", "b"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    assert said.count("model: demo") == 1
+    assert "precision: a: fp32; b: int8" in said
+    assert "unlike: b: precision: fp32 against int8" in said
+    assert [line.split()[:2] for line in done.stdout.splitlines() if "c=4 " in line] == [["a", "c=4"], ["b", "c=4"]]
+    assert said.count("2026-01-01T02:00:00Z") == 2
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"], "a page is written where it is asked for"
+
+
 def test_what_marks_a_level_is_told_of_its_run() -> None:
     after = a_run("after", 2)
     (level,) = after.result.levels
