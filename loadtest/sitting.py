@@ -349,6 +349,7 @@ def sit(options: Options, resolved: Resolved, interrupts: Interrupts, progress: 
                         speech = speech_of(asked, facts, path, variables)
                         see_requests(speech, levels)
                         wiring = wiring_of(options, asked, facts, speech, headers, folder, route, None)
+                        engine.see_reach(wiring)
                         return facts, _rehearsed(options, target, wiring, levels)
 
                     patience_s = None if bundled else options.wait_ready_s

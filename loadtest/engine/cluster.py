@@ -40,6 +40,7 @@ PERIOD_S = 0.25  # between two calls to a worker, as far as there are not too ma
 _LOOK_S = 0.1
 _SILENT_S = 10.0
 _WAIT_S = 30.0
+_LEASE_S = 10  # for which the workers are still a run's that was killed
 _AT_A_TIME = 8  # workers whose clocks are looked at
 _NAMED = 3  # of the workers that were lost in one way
 _CERTIFICATES = "tls:// takes certificates from Dask's configuration (DASK_DISTRIBUTED__COMM__TLS__CA_FILE and others)"
@@ -70,6 +71,7 @@ class ClusterEngine(Crew):
         self._wait_s = wait_s
         self._cluster: Any = None
         self._client: Any = None
+        self._claimed: Any = None
         self._workers: list[Remote] = []
         self._attended: list[concurrent.futures.Future[None]] = []
         self._heard: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
@@ -77,6 +79,8 @@ class ClusterEngine(Crew):
         self._measuring = asyncio.Semaphore(_AT_A_TIME)
         try:
             self._connect(int(count) if scheme == "local" else None)
+            if scheme != "local":
+                self._claim()
             self._meet(self._chosen(workers))
         except BaseException:
             self.close()
@@ -110,6 +114,27 @@ class ClusterEngine(Crew):
                 f"scheduler, or correct the address (tcp:// or tls://)"
             ) from None
         self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
+
+    def _claim(self) -> None:
+        """Have the workers as long as the run lasts: two runs would take them from each other, level by level."""
+        import dask  # noqa: PLC0415  # of an extra
+        from distributed import Lock  # noqa: PLC0415
+
+        async def claimed() -> bool:
+            with dask.config.set({"distributed.scheduler.locks.lease-timeout": f"{_LEASE_S} s"}):
+                lock = Lock("loadtest", scheduler_rpc=self._client.scheduler, loop=self._client.loop)
+                if had := await asyncio.wait_for(lock.acquire(timeout=self._wait_s), self._wait_s + self._silent_s):
+                    self._claimed = lock
+                return bool(had)
+
+        try:
+            if not self._wait_for(claimed()):
+                raise UsageError(
+                    f"--cluster {self._where}: another run has its workers; play when that has ended, or on another "
+                    "cluster"
+                )
+        except GONE as error:
+            raise WorkerLost(f"--cluster {self._where}: its scheduler does not answer ({short(error)})") from None
 
     def _chosen(self, workers: int | None) -> list[str]:
         """The addresses of the workers to play on, spread over the hosts."""
@@ -170,7 +195,7 @@ class ClusterEngine(Crew):
     def close(self) -> None:
         """Leave the workers as they were, and end a cluster that was started here."""
         with contextlib.suppress(*GONE):  # of what is gone there is no leave to take
-            if self._workers:
+            if self._client is not None:
                 self._wait_for(self._farewell(), LEAVE_S)
         with contextlib.suppress(*GONE):
             if self._client is not None:
@@ -185,6 +210,8 @@ class ClusterEngine(Crew):
             for worker in there
         )
         await asyncio.gather(*calls, return_exceptions=True)
+        if self._claimed is not None:
+            await self._claimed.release()
 
     def _wait_for(self, what: Coroutine[None, None, T], timeout_s: float | None = None) -> T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(timeout_s)
@@ -203,9 +230,8 @@ class ClusterEngine(Crew):
         """As of every crew; the workers' records come into the journal here.
 
         Raises:
-            LoadtestError: as there; or the workers are on other hosts, where the target or a file is out of reach.
+            LoadtestError: as there.
         """
-        self._see_reach(wiring)
         self._heard, self._attended, self._turned = queue.SimpleQueue(), [], 0
 
         def see(at_s: float, workers: Sequence[Snapshot]) -> str | None:
@@ -222,7 +248,8 @@ class ClusterEngine(Crew):
             finally:
                 concurrent.futures.wait(self._attended, LEAVE_S)  # those that are done are taking their leave
 
-    def _see_reach(self, wiring: Wiring) -> None:
+    def see_reach(self, wiring: Wiring) -> None:
+        """As of every crew: of workers on other hosts the target or a file may be out of reach."""
         far = next((worker for worker in self._workers if worker.facts.host != socket.gethostname()), None)
         if far is None:
             return

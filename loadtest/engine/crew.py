@@ -86,6 +86,14 @@ class Crew(abc.ABC):
         """End the workers."""
 
     @abc.abstractmethod
+    def see_reach(self, wiring: Wiring) -> None:
+        """See, before anything is sent, that the workers have what a run needs.
+
+        Raises:
+            UsageError: they have not.
+        """
+
+    @abc.abstractmethod
     def _say(self, number: int, order: object) -> None:
         """Give an order. To a worker that is gone it is no error: that is heard."""
 

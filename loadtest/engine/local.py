@@ -12,6 +12,7 @@ from typing import Any
 
 from loadtest.engine import worker
 from loadtest.engine.crew import Crew
+from loadtest.engine.orders import Wiring
 from loadtest.errors import UsageError
 from loadtest.host import usable_cores
 from loadtest.level import Level
@@ -99,6 +100,9 @@ class LocalEngine(Crew):
             if process.is_alive():
                 process.kill()
                 process.join()
+
+    def see_reach(self, wiring: Wiring) -> None:
+        """They have all that this host has."""
 
     def _say(self, number: int, order: object) -> None:
         with contextlib.suppress(OSError):  # one that is gone is heard to be

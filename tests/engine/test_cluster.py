@@ -356,7 +356,13 @@ def test_a_target_or_files_on_this_host_alone_are_refused_to_workers_of_another(
     with ClusterEngine(cluster.address, 1) as engine:
         monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
         with pytest.raises(UsageError, match=r"is this host alone, and worker 0 on .* is on another"):
-            go(engine, level(POISSON, requests=1), wiring(url, tmp_path / "a.jsonl"))
+            engine.see_reach(wiring(url, tmp_path / "a.jsonl"))
+
+
+def test_a_cluster_is_one_runs_until_that_has_ended(cluster: Cluster) -> None:
+    with ClusterEngine(cluster.address, 1), pytest.raises(UsageError, match=r"another run has its workers; play when"):
+        ClusterEngine(cluster.address, 1, wait_s=0.3)
+    ClusterEngine(cluster.address, 1, wait_s=0.3).close()
 
 
 def test_a_worker_that_is_busy_with_other_work_is_no_hang(
