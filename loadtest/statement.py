@@ -22,6 +22,9 @@ def statement(found: Capacity, levels: Sequence[LevelResult], told: Conditions, 
         lowest = min((trial.load for trial in found.trials), default=None)
         tried = "no load was tried" if lowest is None else f"no load from {amount(found.axis, lowest)} on passed"
         said = [f"Capacity: not shown; {tried} in {trials} trials ({what})"]
+        if (near := _once(found)) is not None:
+            upper = "" if beyond is None else f", {amount(found.axis, beyond)} did not"
+            said.append(f"{amount(found.axis, near)} passed in as many as there were{upper}")
     else:
         upper = "nothing higher was judged" if beyond is None else f"{amount(found.axis, beyond)} did not"
         said = [
@@ -36,10 +39,16 @@ def statement(found: Capacity, levels: Sequence[LevelResult], told: Conditions, 
         said.append(f"usable: {_usable(found.axis, found.usable)}")
     if found.raw_peak is not None:
         said.append(f"raw peak, whatever the latency: {_peak(found.axis, found.raw_peak)}")
-    if found.cliff and not lost:
+    if found.cliff and passed is not None and not lost:
         said.append("a cliff: far within the limits up to there, and far beyond them after it")
     said.append(f"the search {found.ended}")
     return f"{'; '.join(said)}. It holds for: {', '.join(_conditions(found, levels, told, seed))}."
+
+
+def _once(found: Capacity) -> float | None:
+    """The highest load that passed wherever it was judged, however seldom, below the one that did not."""
+    beyond = math.inf if found.bracket[1] is None else found.bracket[1]
+    return max((t.load for t in found.trials if t.resolved and t.outcome == "PASS" and t.load < beyond), default=None)
 
 
 def _lost(found: Capacity) -> list[float]:
@@ -70,7 +79,8 @@ def _peak(axis: Axis, peak: RawPeak) -> str:
 
 
 def _conditions(found: Capacity, levels: Sequence[LevelResult], told: Conditions, seed: int) -> list[str]:
-    end = found.bracket[0] if found.bracket[0] is not None else min((t.load for t in found.trials), default=None)
+    shown = found.bracket[0] if found.bracket[0] is not None else _once(found)
+    end = shown if shown is not None else min((t.load for t in found.trials), default=None)
     own = [levels[index] for trial in found.trials if trial.load == end for index in trial.levels]
     software = [f"{name} {version}" for name, version in told.software.items()]
     parts = [

@@ -121,7 +121,9 @@ def _told(levels: Sequence[Drawn], played: Sequence[_Played], of: _Told) -> Char
         .mark_line(interpolate="step-after", point=alt.OverlayMarkDef(size=40, opacity=0, clip=True))
         .encode(
             x=_at(),
-            y=alt.Y("value:Q", title=of.unit, axis=_FEW),
+            y=alt.Y(
+                "value:Q", title=of.unit, axis=_FEW, scale=alt.Scale(domain=[0, 100]) if of.unit == "%" else alt.Scale()
+            ),
             color=color("what", lines),
             tooltip=[_TIP, alt.Tooltip("what:N", title="what"), alt.Tooltip("value:Q", title=of.unit)],
         )

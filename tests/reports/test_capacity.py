@@ -109,6 +109,18 @@ def test_the_statement_says_at_which_loads_the_client_was_why(sweep: Callable[..
     assert "the client was the limit" not in known
 
 
+def test_what_passed_too_seldom_to_be_shown_is_said(sweep: Callable[..., Result]) -> None:
+    whole = sweep()
+    trials = [trial(2.0, "INCONCLUSIVE", resolved=False), trial(4.0, level=1), trial(5.0, "FAIL", level=2)]
+    nothing = Usable(reserve=0.2, replicas=1, lost=0, value=None)
+    said = statement(
+        capacity(*trials, bracket=(None, 5.0), usable=nothing, cliff=True), whole.levels, whole.conditions, 7
+    )
+    assert "; 4 in flight passed in as many as there were, 5 in flight did not; raw peak" in said
+    assert f"n = {whole.levels[1].counts.in_window:,} requests at that load" in said, "and not at the least load"
+    assert "cliff" not in said
+
+
 def test_the_frontier_is_marked_in_each_setting(sweep: Callable[..., Result]) -> None:
     one = capacity(
         trial(1.0, "INCONCLUSIVE", resolved=False), *([trial(4.0, level=1)] * 3), trial(5.0, "FAIL", level=2),

@@ -268,6 +268,7 @@ def test_the_servers_queue_and_its_gpus_have_panels_on_the_clock_of_the_requests
     ]  # fmt: skip
     assert found["timeline-queue"].levels == ["c=4"], "of the others nothing is known"
     assert [row["value"] for row in found["timeline-cache"].rows] == [50]
+    assert found["timeline-cache"].spec["encoding"]["y"]["scale"] == {"domain": [0, 100]}, "half is seen to be half"
     assert {row["what"] for row in found["timeline-gpu"].rows} == {"busy", "busy 1"}
     assert "timeline-power" not in found
 
