@@ -26,10 +26,11 @@ _TIMES = (
     "intended_ms", "sent_ms", "wait_ms", "connected_ms", "connect_ms", "first_byte_ms", "first_token_ms",
     "first_answer_ms", "last_token_ms", "done_ms",
 )  # fmt: skip
-_LARGE = ("id", "session", "prompt_hash", "bytes_in")
+# Also what the target says, which may be any number.
+_LARGE = ("id", "session", "prompt_hash", "bytes_in", "input_tokens", "cached_input_tokens", "output_tokens")
 _SMALL = (
-    "level", "worker", "workload", "asked_input_tokens", "asked_output_tokens", "input_tokens", "cached_input_tokens",
-    "output_tokens", "events", "bad_events", "turn", "samples",
+    "level", "worker", "workload", "asked_input_tokens", "asked_output_tokens", "events", "bad_events", "turn",
+    "samples",
 )  # fmt: skip
 _WORDS = ("outcome", "token_source", "finish_reason", "model", "ends", "error")
 _FLAGS = ("in_window", "streamed", "resent", "probe")

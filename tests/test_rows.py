@@ -123,6 +123,15 @@ def test_rows_of_many_blocks_are_read_as_they_were_written(tmp_path: Path, monke
     rows.close()
 
 
+def test_a_target_that_counts_more_tokens_than_there_can_be_ends_no_long_level(tmp_path: Path) -> None:
+    said = dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens"), 2**53)
+    records = [msgspec.structs.replace(made(1, random.Random(1)), **said)]
+    rows = stored(records, tmp_path)
+    assert list(rows) == records
+    assert floats(rows, "output_tokens").tolist() == [2.0**53]
+    rows.close()
+
+
 def test_figures_and_verdicts_of_rows_are_those_of_the_records(both: tuple[list[Record], Rows]) -> None:
     records, rows = both
     slos = [parse(text) for text in SLOS]
