@@ -5,6 +5,8 @@ anew with each level and goes with the run: it does not grow with the number of 
 the length of one but slowly.
 """
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -59,15 +61,21 @@ class Trail:
         self._write("wb", b"")
 
     def add(self, line: Look | Setting) -> None:
-        """Write it down, from whichever thread: one write, at the end."""
-        self._write("ab", msgspec.json.encode(line) + b"\n")
+        """Write it down, from whichever thread: one write, at the end.
+
+        Behind a line that a full disk has cut short nothing more is written: it would make the file a damaged one.
+        """
+        if self.why is None:
+            self._write("ab", msgspec.json.encode(line) + b"\n")
 
     def _write(self, mode: Literal["wb", "ab"], text: bytes) -> None:
         try:
             with self._path.open(mode, buffering=0) as file:
-                file.write(text)
+                why = None if file.write(text) == len(text) else os.strerror(errno.ENOSPC)
         except OSError as error:
-            self.why = f"what was seen could not be kept in {self._path}: {error.strerror}"
+            why = error.strerror
+        if why is not None:
+            self.why = f"what was seen could not be kept in {self._path}: {why}"
 
 
 def forget(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What was seen is left by a run that is killed, and makes the figures that the run would have made of it."""
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,23 @@ def test_a_folder_that_takes_nothing_is_a_remark_and_no_more(tmp_path: Path) -> 
     one.begin()
     assert one.why is not None
     assert one.why.endswith("gone/telemetry.jsonl: No such file or directory")
+
+
+def test_a_disk_that_takes_a_part_of_a_line_leaves_what_was_seen_before(tmp_path: Path) -> None:
+    one = followed(tmp_path, BEGUN, look(5))
+    path = tmp_path / FILE_NAME
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        one.add(look(6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    one.add(look(7))
+    assert one.why is not None
+    assert one.why.endswith("telemetry.jsonl: No space left on device")
+    found = read(tmp_path)
+    assert found is not None
+    assert [at for at, _ in found.looks["server"]] == [5 * 10**9]
 
 
 def test_what_is_all_in_the_result_goes(tmp_path: Path) -> None:
