@@ -162,7 +162,7 @@ class _Play:
             if time.monotonic() + _lasts_s(level) > until:
                 for search, after in ahead:
                     if after is not None:
-                        search.ended = "ended with its time (--budget)"
+                        search.ended = "ended with its time (--budget); loadtest resume goes on with it"
                 return
             self._play(level, wanted, own)
 

@@ -67,8 +67,8 @@ def _client(level: LevelResult) -> list[str]:
         )
     if level.counts.resent:
         said.append(
-            f"{level.counts.resent} requests were sent once more, because the server had closed their kept-alive "
-            "connection"
+            f"{level.counts.resent} request{'s were' if level.counts.resent > 1 else ' was'} sent once more, because "
+            "the server had closed the kept-alive connection"
         )
     worst = max(level.client.cluster, key=lambda worker: abs(worker.clock_drift_ms or 0.0), default=None)
     if worst is not None and (drift_ms := abs(worst.clock_drift_ms or 0.0)) > CLOCK_DRIFT_MS:

@@ -177,7 +177,7 @@ def capacity(
     until the load that passed in each of at least three trials and the one that did not are a step of 4 % apart.
 
     -d is the least a trial lasts. Without a URL each batching setting of the bundled server is searched. A search that
-    was interrupted goes on with loadtest resume.
+    was interrupted, or ended with its budget, goes on with loadtest resume.
 
     \b
     loadtest capacity http://staging:8000 -s chat --slo 'p99(ttft) < 300ms' --reserve 20%

@@ -570,7 +570,7 @@ def test_a_busy_client_is_a_warning_and_not_a_verdict() -> None:
     ("given", "says"),
     [
         ({"bad_events": 2}, "4 stream events could not be read and were skipped"),
-        ({"resent": True}, "2 requests were sent once more, because the server had closed their kept-alive connection"),
+        ({"resent": True}, "2 requests were sent once more, because the server had closed the kept-alive connection"),
         (
             {"output_tokens": 12},
             "the server bundles tokens, 3.0 a stream event: ITL is between events, not between tokens",

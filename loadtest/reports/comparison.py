@@ -26,6 +26,7 @@ _SHORT = {
     "events_per_s": "events/s", "error_rate": "error rate",
 }  # fmt: skip
 _NAMED = 3
+_MOST = 10.0
 
 
 def table(found: Comparison, width: int, color: bool) -> str:
@@ -174,7 +175,9 @@ def value(change: Change, of: float | None) -> str:
 
 
 def moved(change: Change, by: float | None) -> str:
-    """A change with its sign: +12.3 %, of a share +0.5 pp."""
+    """A change with its sign: +12.3 %, of a share +0.5 pp; beyond ten times as much no number says more."""
+    if by is not None and by > _MOST:
+        return f"> +{100 * _MOST:.0f} %"
     return NOT_MEASURED if by is None else f"{_points(change, by)} {_unit(change)}"
 
 

@@ -68,6 +68,7 @@ def comparison(*changes: Change, **of: object) -> Comparison:
 def test_changes_have_their_sign_and_unit_and_open_ends_are_open() -> None:
     assert moved(change(), 0.123) == "+12.3 %"
     assert moved(change(), None) == "–"
+    assert moved(change(), 97.017) == "> +1000 %"
     assert moved(change(unit="share"), -0.005) == "-0.50 pp"
     text = table(comparison(change(ci95=(0.1, None), verdict="FAIL", reason="worse")), 140, color=False)
     assert "+10.0 to … %" in text
