@@ -127,8 +127,8 @@ class LevelRun(msgspec.Struct, frozen=True):
     """How a level went as the generator saw it; the requests themselves are in the journal.
 
     ``sending_ended_ms`` and ``ended_ms`` count from the level's t0, which by the clock on the wall was
-    ``began_at`` (RFC 3339, UTC), and by our ``perf_counter_ns`` was ``t0_ns``. ``scheduled`` is the number of requests
-    that became due, by the workers' own count; None when a worker was lost with its count.
+    ``began_at`` (RFC 3339, UTC). ``scheduled`` is the number of requests that became due, by the workers' own count;
+    None when a worker was lost with its count.
     """
 
     level: int
@@ -139,4 +139,3 @@ class LevelRun(msgspec.Struct, frozen=True):
     scheduled: int | None = None
     reason: str | None = None
     began_at: str | None = None
-    t0_ns: int | None = None

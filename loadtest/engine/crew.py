@@ -3,10 +3,13 @@
 import abc
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeVar
+
+import msgspec
 
 import loadtest.errors
 from loadtest.engine.orders import Done, Failed, Prepare, Ready, Renew, Snapshot, Start, Stop, Turn, Wiring
@@ -19,6 +22,8 @@ _INTERRUPT_GRACE_S = 3.0
 # counted as lost, so that it cannot hold up the run; sooner once the user has asked twice to stop.
 _SILENT_S = 30.0
 _SILENT_WHEN_STOPPED_S = 5.0
+# Of a worker that is gone, or has played all: it writes to no file of the journal, and nothing is owed to it.
+_OVER = {"in_flight": 0, "turned": sys.maxsize}
 
 T = TypeVar("T")
 # Shown what the workers have counted, by the second of the level; a reason it returns ends the level.
@@ -172,7 +177,6 @@ class Crew(abc.ABC):
             scheduled=sum(message.scheduled for message in done.values()) if len(done) == count else None,
             reason=reason,
             began_at=began.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            t0_ns=t0,
         )
 
     def _listen(
@@ -209,7 +213,11 @@ class Crew(abc.ABC):
                 if said and isinstance(message, Snapshot) and isinstance(said[-1], Snapshot):
                     said.pop()  # only the newest is of interest
                 said.append(message)
-            counted = [snapshot for said in heard if (snapshot := _last(said, Snapshot)) is not None]
+            counted = [
+                snapshot if number in there and not enough(said) else msgspec.structs.replace(snapshot, **_OVER)
+                for number, said in enumerate(heard)
+                if (snapshot := _last(said, Snapshot)) is not None
+            ]
             if seen is not None and counted and aborted is None:
                 aborted = seen(time.monotonic() - began, counted)
                 if aborted:
