@@ -1,10 +1,15 @@
 import multiprocessing
+import os
+import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from loadtest.engine import local
-from loadtest.engine.local import check_budget, workers_for
+from loadtest.engine.crew import Interrupts
+from loadtest.engine.local import LocalEngine, check_budget, workers_for
 from loadtest.engine.orders import Snapshot
 from loadtest.engine.worker import _Worker
 from loadtest.errors import UsageError
@@ -12,6 +17,8 @@ from loadtest.level import Level
 from loadtest.schedule import Load
 from loadtest.workload.lengths import Length
 from loadtest.workload.model import Workload
+from tests.engine import playing
+from tests.engine.clustered import answering
 
 
 def level(load: Load) -> Level:
@@ -62,3 +69,23 @@ async def test_a_parent_that_does_not_listen_does_not_hold_up_the_worker() -> No
     assert ours.recv() == said
     ours.close()
     theirs.close()
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_nothing_is_waited_for_of_a_worker_that_is_gone(tmp_path: Path) -> None:
+    after: list[Sequence[Snapshot]] = []
+    with answering() as url, LocalEngine(2) as engine:
+
+        def see(_at_s: float, workers: Sequence[Snapshot]) -> None:
+            if len(workers) < 2:
+                return
+            if not after:
+                os.kill(engine._processes[1].pid or 0, signal.SIGKILL)
+            after.append(workers)
+
+        asked = playing.level(Load("closed", concurrency=4), duration_s=1.5)
+        went = engine.play(asked, playing.wiring(url, tmp_path / "a.jsonl"), Interrupts(), see)
+    assert went.end == "worker_lost"
+    waited_for = [(alive.turned, gone.turned > 10**6, gone.in_flight) for alive, gone in after]
+    assert (0, True, 0) in waited_for, "while the other one plays, no file of the journal waits for it"
