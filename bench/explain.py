@@ -180,7 +180,7 @@ def right(state: State, findings: list[dict[str, Any]]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=3, help="how often each state is played (default: 3)")
-    parser.add_argument("--only", metavar="NAME", help="this state alone")
+    parser.add_argument("--only", metavar="NAME", choices=[one.name for one in STATES], help="this state alone")
     parser.add_argument("--quick", action="store_true", help="four states, once each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE")
     options = parser.parse_args()
