@@ -143,6 +143,7 @@ def gateway(behind: str) -> Iterator[str]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_gateway, args=(theirs, behind, 2), daemon=True)
     process.start()
+    theirs.close()  # or its end would not be heard
     try:
         yield f"http://127.0.0.1:{ours.recv()}"
     finally:

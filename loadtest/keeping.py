@@ -9,8 +9,9 @@ import gzip
 import heapq
 import time
 import zlib
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from loadtest.errors import ResultError
 from loadtest.records import JOURNAL, Mode, Record, entries, last_part, part
@@ -31,28 +32,36 @@ _FIRST_S = 30.0  # levels that are over by then are read in one go, and nothing 
 _BATCH = 20_000
 
 
-class _File(NamedTuple):
-    path: Path
-    offset: int
+class _File:
+    """A file of the journal, and how much of it has been taken in."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
 
 
 def together(found: "list[Record] | Rows", more: list[Record], folder: Path) -> "list[Record] | Rows":
-    """``found`` and then ``more``, which both may be no longer what they were: rows in ``folder`` from ``LARGE`` on.
+    """``found`` and then ``more``: rows in ``folder`` from ``LARGE`` on, and then ``found`` is these.
 
     Raises:
         ResultError: the rows cannot be written.
     """
     if isinstance(found, list):
-        found += more
-        if len(found) <= LARGE:
-            return found
+        more = [*found, *more]
+        if len(more) <= LARGE:
+            return more
         from loadtest.rows import Rows  # noqa: PLC0415  # numpy comes with it, which a short level need not wait for
 
-        rows, more = Rows(folder), found
+        rows = Rows(folder)
     else:
         rows = found
-    for begin in range(0, len(more), _BATCH):
-        rows.append(more[begin : begin + _BATCH])
+    try:
+        for begin in range(0, len(more), _BATCH):
+            rows.append(more[begin : begin + _BATCH])
+    except ResultError:
+        if rows is not found:
+            rows.close()
+        raise
     return rows
 
 
@@ -71,7 +80,7 @@ class Keeper:
         self._mode = mode
         self._seed = seed
         self._full: _File | None = None  # that some worker may still write to
-        self._offset = 0  # in the current file
+        self._current = _File(folder / JOURNAL)
         self._looked = self._began = time.monotonic()
         self._requests: list[Record] | Rows = []
         self._sample: list[bytes] = []  # of the file that is read
@@ -79,8 +88,8 @@ class Keeper:
 
     def skip(self) -> None:
         """Leave out what is there already, of levels that were played before."""
-        path = self._folder / JOURNAL
-        self._offset = path.stat().st_size if path.exists() else 0
+        path = self._current.path
+        self._current.offset = path.stat().st_size if path.exists() else 0
 
     def begin(self) -> None:
         """A level begins; the requests of the one before are another's now."""
@@ -108,7 +117,7 @@ class Keeper:
         if now - self._looked < _LOOK_S:
             return False
         self._looked = now
-        path = self._folder / JOURNAL
+        path = self._current.path
         size = path.stat().st_size if path.exists() else 0
         if size < PART_BYTES and self._full is None and now - self._began < _FIRST_S:
             return False
@@ -134,7 +143,7 @@ class Keeper:
                 self._settle()
             finally:
                 self._take_in()
-        path = self._folder / JOURNAL
+        path = self._current.path
         if self._mode != "all" or (path.exists() and path.stat().st_size >= PART_BYTES):
             self._sample += [line for _, _, line in sorted(self._slowest)]
             if path.exists():
@@ -142,27 +151,23 @@ class Keeper:
                 self._settle()
 
     def _take_in(self) -> None:
+        self.whole = False
         if self._full is not None:
-            self._full = self._full._replace(offset=self._read(*self._full))
+            self._read(self._full)
         if self._full is None or self._mode == "all":  # a sample is of one file at a time
-            self._offset = self._read(self._folder / JOURNAL, self._offset)
+            self._read(self._current)
+        self.whole = True
 
-    def _read(self, path: Path, offset: int) -> int:
-        if not path.exists():
-            return offset
-        self.whole, whole = False, self.whole
-        batch: list[Record] = []
-        for record, line in entries(path, offset):
-            offset += len(line)
-            batch.append(record)
-            if self._mode == "sampled":
-                self._choose(record, line)
-            if len(batch) == _BATCH:
-                self._requests = together(self._requests, batch, self._folder)
-                batch = []
-        self._requests = together(self._requests, batch, self._folder)
-        self.whole = whole
-        return offset
+    def _read(self, file: _File) -> None:
+        if not file.path.exists():
+            return
+        found = entries(file.path, file.offset)
+        while some := [*islice(found, _BATCH)]:
+            self._requests = together(self._requests, [record for record, _ in some], self._folder)
+            for record, line in some:
+                file.offset += len(line)
+                if self._mode == "sampled":
+                    self._choose(record, line)
 
     def _choose(self, record: Record, line: bytes) -> None:
         if record.outcome != "ok" or zlib.crc32(b"%d %d" % (self._seed, record.id)) % SHARE == 0:
@@ -178,11 +183,12 @@ class Keeper:
         """Give the current file the name of a part."""
         self.turned += 1
         path = part(self._folder, self.turned)
+        full = self._current
         try:
-            (self._folder / JOURNAL).rename(path)
+            full.path.rename(path)
         except OSError as error:
-            raise ResultError(f"cannot rename {self._folder / JOURNAL}: {error.strerror}") from None
-        self._full, self._offset = _File(path, self._offset), 0
+            raise ResultError(f"cannot rename {full.path}: {error.strerror}") from None
+        full.path, self._full, self._current = path, full, _File(full.path)
 
     def _settle(self) -> None:
         """Nobody writes to the full part any more, and it has been read: leave of it what is to stay."""

@@ -172,7 +172,7 @@ class Sitting:
             except LoadtestError as error:
                 failure = error
             finally:
-                checkpoints.end(wait=not self._interrupts.count)
+                checkpoints.end(lambda: not self._interrupts.count)
         # numpy comes with it, and the run's first request need not wait for that
         from loadtest.columns import prompts
         from loadtest.judgement import Played

@@ -16,6 +16,7 @@ from loadtest.records import Record
 CHECKPOINT_S = 60.0
 _SHARE = 20  # writing down the figures so far takes at most one second in so many
 _SILENT_S = 60.0
+_JOIN_S = 0.1
 
 
 class Checkpoints:
@@ -45,12 +46,12 @@ class Checkpoints:
             self._thread = threading.Thread(target=self._make, args=[found], name="loadtest-figures", daemon=True)
             self._thread.start()
 
-    def end(self, *, wait: bool) -> None:
-        """Write down no more. Whether to ``wait`` for figures that are being made, which nobody needs now."""
+    def end(self, waits: Callable[[], bool]) -> None:
+        """Write down no more. What is being made, which nobody needs now, is ended first as long as that ``waits``."""
         with self._writing:
             self._over = True
-        if wait and (thread := self._thread) is not None:
-            thread.join()
+        while (thread := self._thread) is not None and waits():
+            thread.join(_JOIN_S)
 
     def _make(self, requests: Sequence[Record]) -> None:
         began = time.monotonic()

@@ -203,3 +203,29 @@ def test_failures_of_an_endless_kind_are_kept_of_a_sample(kept: Kept, tmp_path: 
     journal.close()
     keeper.end()
     assert len([*records(tmp_path)]) == 100
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_of_rows_that_a_full_disk_refused_for_a_while_none_counts_twice(
+    refused: int, tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, keeper = Writers(tmp_path), kept("sampled")
+    keeper.begin()
+    writers.write(1000)
+    append, calls = Rows.append, iter(range(100))
+
+    def full(self: Rows, records: list[Record]) -> None:
+        if next(calls) == refused:
+            raise ResultError("No space left on device")
+        append(self, records)
+
+    monkeypatch.setattr(Rows, "append", full)
+    with pytest.raises(ResultError, match="No space left"):
+        keeper.look(0)
+    writers.close()
+    assert not keeper.whole
+    keeper.end()
+    assert keeper.whole
+    assert sorted(record.id for record in keeper.requests) == [*range(1000)]
+    assert isinstance(keeper.requests, Rows)
+    keeper.requests.close()

@@ -100,7 +100,9 @@ def read(folder: Path) -> Sighted | None:
     try:
         found = [decode(line) for line in lines if line.endswith(b"\n")]  # the last may have been cut short
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path} is damaged ({error}); without it nothing is known of the server") from None
+        raise ResultError(
+            f"{path} is damaged ({error}); delete it, to do without what was seen of the server"
+        ) from None
     setting = next((line for line in reversed(found) if isinstance(line, Setting)), None)
     return None if setting is None else Sighted(setting, _looks(setting.level, found))
 

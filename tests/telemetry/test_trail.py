@@ -80,7 +80,7 @@ def test_nothing_was_seen_of_a_level_that_never_began(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_told_of_with_the_mend(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("nonsense\n", "utf-8")
-    with pytest.raises(ResultError, match=r"telemetry.jsonl is damaged \(.*\); without it"):
+    with pytest.raises(ResultError, match=r"telemetry.jsonl is damaged \(.*\); delete it"):
         read(tmp_path)
 
 
