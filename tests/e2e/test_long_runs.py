@@ -182,6 +182,15 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vigil, "_SHARE", 1)
 
 
+def asked(folder: Path, url: str, concurrency: str, duration: str, **more: Any) -> Options:
+    """A run of short answers into ``folder/out``."""
+    flags = {
+        "concurrency": concurrency, "duration": duration, "warmup": "0s", "output_tokens": "2", "endpoint": "chat",
+    }  # fmt: skip
+    overrides = {name: Override(value, "-") for name, value in flags.items()}
+    return Options(url=url, source=None, overrides=overrides, output=folder / "out", **more)
+
+
 class Spy:
     """A feed that looks into the folder once a second."""
 
@@ -206,11 +215,7 @@ class Spy:
 @pytest.mark.parametrize("mode", ["all", "none"])
 def test_a_long_level_turns_its_journal_and_tells_its_figures_so_far(tmp_path: Path, fast: str, mode: Any) -> None:
     spy = Spy(tmp_path / "out")
-    flags = {"concurrency": "8,4", "duration": "3s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out", workers=2, records=mode,
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8,4", "3s", workers=2, records=mode)
     outcome = run(options, Progress(StringIO(), quiet=True, feeds=[spy]))
     assert outcome.error is None
     levels = outcome.result.levels
@@ -245,11 +250,7 @@ def test_a_full_disk_ends_a_long_level_with_what_was_measured(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Keeper, "_settle", full)
-    flags = {"concurrency": "8", "duration": "30s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out",
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8", "30s")
     outcome = run(options, Progress(StringIO(), quiet=True))
     monkeypatch.undo()
     assert outcome.result.exit_code == 1
@@ -274,11 +275,7 @@ def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
         return made(self, level, found, went, judged=judged)
 
     monkeypatch.setattr(Sitting, "_figures", long)
-    flags = {"concurrency": "8", "duration": "30s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out",
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8", "30s")
     outcome = run(options, Progress(StringIO(), quiet=True))
     assert making.is_set()
     assert outcome.result.exit_code == 130
@@ -312,11 +309,7 @@ def test_a_level_is_seen_to_while_its_figures_so_far_are_made(
                 seen.set()
 
     monkeypatch.setattr(Sitting, "_figures", long)
-    flags = {"concurrency": "8", "duration": "4s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out",
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8", "4s")
     assert run(options, Progress(StringIO(), quiet=True, feeds=[Look(tmp_path / "out")])).error is None
 
 
@@ -330,11 +323,7 @@ def test_figures_so_far_that_cannot_be_written_end_the_level(
         return write(now, folder)
 
     monkeypatch.setattr("loadtest.run.write", full)
-    flags = {"concurrency": "8", "duration": "30s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out",
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8", "30s")
     outcome = run(options, Progress(StringIO(), quiet=True))
     assert outcome.result.exit_code == 1
     assert "No space left on device; make room there" in outcome.result.warnings[-1]
@@ -343,11 +332,7 @@ def test_figures_so_far_that_cannot_be_written_end_the_level(
 
 @pytest.mark.usefixtures("soon")
 def test_of_a_run_that_is_gone_the_figures_so_far_are_those_of_all_its_requests(tmp_path: Path, fast: str) -> None:
-    flags = {"concurrency": "8", "duration": "2s", "warmup": "0s", "output_tokens": "2", "endpoint": "chat"}
-    options = Options(
-        url=fast, source=None, overrides={name: Override(value, "-") for name, value in flags.items()},
-        output=tmp_path / "out",
-    )  # fmt: skip
+    options = asked(tmp_path, fast, "8", "2s")
     spy = Spy(tmp_path / "out")
     run(options, Progress(StringIO(), quiet=True, feeds=[spy]))
     whole = load(tmp_path / "out")
