@@ -76,6 +76,7 @@ def test_the_bundled_servers_queue_is_seen_and_explained_level_by_level(loadtest
     assert result["conditions"]["telemetry"][0].startswith("server: loadtest, http://127.0.0.1:")
     for level, running in zip(result["levels"], (1, 16), strict=True):
         server = level["server"]
+        assert level["counts"]["ok"] == level["counts"]["sent"], level["errors"]
         assert server["kind"] == "loadtest"
         assert server["looks"] >= 5, "before, each second and after"
         assert server["running"]["max"] == running
