@@ -186,7 +186,10 @@ def _lines(path: Path, offset: int = 0) -> Iterator[bytes]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             file.seek(offset)
-            yield from (line for line in file if line.endswith(b"\n"))
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # its rest may come meanwhile, and is no line
+                yield line
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ResultError(f"{path} is damaged: {error}") from None
     except OSError as error:

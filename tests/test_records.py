@@ -1,6 +1,7 @@
 import gzip
 from array import array
 from collections.abc import Collection
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
@@ -141,6 +142,27 @@ def test_a_journal_of_parts_is_cut_where_a_level_comes_that_is_not_kept(
     assert [found.id for found in records(tmp_path)] == left
     written(tmp_path / JOURNAL, level_of(9, 1))
     assert [found.id for found in records(tmp_path)] == [*left, 9]
+
+
+def test_a_line_whose_rest_comes_while_it_is_read_is_left_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / JOURNAL, level_of(0, 0), level_of(1, 0))
+    whole = (tmp_path / JOURNAL).read_bytes()
+    first = whole.index(b"\n") + 1
+
+    class Growing(BytesIO):
+        """A file that ends within its second line, and goes on when it is read again."""
+
+        def __next__(self) -> bytes:
+            if self.tell() == first:
+                return self.read(5)
+            return super().__next__()
+
+    monkeypatch.setattr(Path, "open", lambda *_: Growing(whole))
+    found, offset = read(tmp_path / JOURNAL)
+    assert [record.id for record in found] == [0]
+    assert offset == first
 
 
 def test_a_damaged_journal_is_not_cut(tmp_path: Path) -> None:
