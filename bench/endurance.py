@@ -13,7 +13,8 @@ hours. The resident memory of the parent and of its worker is read each second. 
 - conservation: requests that have an outcome are as many as were due.
 
 Memory is measured while the level is played. Afterwards the figures are made of all requests: the last line says what
-that takes. ``--quick`` lasts three minutes. Exit code 0 only if every row is ok.
+that takes. ``--quick`` lasts three minutes, of which two figures so far are a large part: it allows the memory 15 %
+more. Exit code 0 only if every row is ok, and the run ended in order.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_GOAL = 1.05
+NOISE = 1.15  # of --quick
 DISK_GOALS = {"all": 0.5, "sampled": 0.1, "none": 0.01}
 
 
@@ -49,7 +51,11 @@ def children(pid: int) -> list[int]:
 
 
 def played(url: str, seconds: float, records: str, rate: float, folder: Path) -> tuple[list[list[int]], int, float]:
-    """Play the run: of each second of the level the memory of parent and worker, the most at its end, its time."""
+    """Play the run: of each second of the level the memory of parent and worker, the most at its end, its time.
+
+    Raises:
+        SystemExit: it did not end in order.
+    """
     command = [
         sys.executable, "-m", "loadtest", "run", url, "-r", f"{rate:g}", "-d", f"{seconds:g}s", "--warmup", "1s",
         "--input-tokens", "8", "--output-tokens", "2", "--workers", "1", "--records", records, "--seed", "1",
@@ -70,17 +76,20 @@ def played(url: str, seconds: float, records: str, rate: float, folder: Path) ->
             else:
                 most = max(most, parent)
                 time.sleep(0.05)
-    return seen, most, time.monotonic() - began - seconds
+    after_s = time.monotonic() - began - seconds
+    if process.returncode:
+        sys.exit(f"the run ended with exit code {process.returncode} {after_s:.0f} s after its time")
+    return seen, most, after_s
 
 
-def rows(seen: list[list[int]], folder: Path, records: str) -> list[dict[str, Any]]:
+def rows(seen: list[list[int]], folder: Path, records: str, allowed: float) -> list[dict[str, Any]]:
     """What came of it, in the form of all benches."""
     found = []
     fifth = len(seen) // 5
     for place, name in enumerate(("memory of the parent, last fifth ÷ middle one", "memory of the worker, the same")):
         middle = statistics.median(each[place] for each in seen[2 * fifth : 3 * fifth])
         last = statistics.median(each[place] for each in seen[-fifth:])
-        found.append(_row(f"{name} (KiB)", last, middle, MEMORY_GOAL))
+        found.append(_row(f"{name} (KiB)", last, middle, MEMORY_GOAL, allowed))
     result = json.loads((folder / "result.json").read_text("utf-8"))
     counts = result["levels"][0]["counts"]
     disk = sum(path.stat().st_size for path in folder.iterdir())
@@ -94,7 +103,7 @@ def rows(seen: list[list[int]], folder: Path, records: str) -> list[dict[str, An
     return found
 
 
-def _row(name: str, ours: float, other: float, goal: float) -> dict[str, Any]:
+def _row(name: str, ours: float, other: float, goal: float, allowed: float = 1.0) -> dict[str, Any]:
     ratio = round(ours / other, 4) if other else None
     return {
         "name": name,
@@ -102,7 +111,7 @@ def _row(name: str, ours: float, other: float, goal: float) -> dict[str, Any]:
         "other": other,
         "ratio": ratio,
         "goal": goal,
-        "ok": ratio is not None and ratio <= goal,
+        "ok": ratio is not None and ratio <= goal * allowed,
     }
 
 
@@ -128,7 +137,7 @@ def main() -> int:
         assert match is not None, "the fake server did not start"
         folder = Path(made) / "out"
         seen, most, after_s = played(match[0], seconds, asked.records, asked.rate, folder)
-        found = rows(seen, folder, asked.records)
+        found = rows(seen, folder, asked.records, NOISE if asked.quick else 1.0)
         requests = found[-1]["other"]
         fake.terminate()
     for row in found:
