@@ -41,7 +41,8 @@ class Pipeline(NamedTuple):
             if str(path) == "-":
                 raise UsageError(f"{flag} -: only --json writes to stdout; name a file")
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.parent.exists():
+                    path.parent.mkdir(parents=True)
                 path.open("wb").close()
             except OSError as error:
                 raise UsageError(f"{flag} {path}: {error.strerror}; name a file that can be written") from None

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,18 @@ def asked(folder: Path, url: str, concurrency: str, duration: str, **more: Any) 
     return Options(url=url, source=None, overrides=overrides, output=folder / "out", **more)
 
 
+def before_figures_so_far(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
+    """Have it done in their thread, each time they are about to be made."""
+    made = Sitting._figures
+
+    def figures(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
+        if judged:
+            do()
+        return made(self, level, found, went, judged=judged)
+
+    monkeypatch.setattr(Sitting, "_figures", figures)
+
+
 class Spy:
     """A feed that looks into the folder once a second."""
 
@@ -264,17 +276,15 @@ def test_a_full_disk_ends_a_long_level_with_what_was_measured(
 def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
     tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Sitting._figures
     making, over = threading.Event(), threading.Event()
 
-    def long(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
-        if judged and not making.is_set():
+    def stop() -> None:
+        if not making.is_set():
             making.set()
             os.kill(os.getpid(), signal.SIGINT)
             assert over.wait(60), "the run waited for the figures so far"
-        return made(self, level, found, went, judged=judged)
 
-    monkeypatch.setattr(Sitting, "_figures", long)
+    before_figures_so_far(monkeypatch, stop)
     options = asked(tmp_path, fast, "8", "30s")
     outcome = run(options, Progress(StringIO(), quiet=True))
     assert making.is_set()
@@ -293,14 +303,13 @@ def test_who_asks_to_stop_does_not_wait_for_the_figures_so_far(
 def test_a_level_is_seen_to_while_its_figures_so_far_are_made(
     tmp_path: Path, fast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Sitting._figures
     begun, seen = threading.Event(), threading.Event()
 
-    def long(self: Sitting, level: Any, found: Any, went: Any, *, judged: bool = True) -> Any:
-        if judged:
-            begun.set()
-            assert seen.wait(60), "nothing was shown while they were made"
-        return made(self, level, found, went, judged=judged)
+    def hold() -> None:
+        begun.set()
+        assert seen.wait(60), "nothing was shown while they were made"
+
+    before_figures_so_far(monkeypatch, hold)
 
     class Look(Spy):
         def take(self, seen_now: Glance) -> None:
@@ -308,7 +317,6 @@ def test_a_level_is_seen_to_while_its_figures_so_far_are_made(
             if begun.is_set():
                 seen.set()
 
-    monkeypatch.setattr(Sitting, "_figures", long)
     options = asked(tmp_path, fast, "8", "4s")
     assert run(options, Progress(StringIO(), quiet=True, feeds=[Look(tmp_path / "out")])).error is None
 

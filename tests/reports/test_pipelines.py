@@ -330,6 +330,8 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) ->
     for flag, paths in (("--junit", (tmp_path, None)), ("--markdown", (None, tmp_path / "file" / "a.md"))):
         with pytest.raises(UsageError, match=f"{flag} .*name a file that can be written"):
             Pipeline.of(*paths, {})
+    with pytest.raises(UsageError, match=r"a.md: Not a directory; name a file"):
+        Pipeline.of(None, tmp_path / "file" / "a.md", {})
     with pytest.raises(UsageError, match="--junit -: only --json"):
         Pipeline.of(Path("-"), None, {})
     inside = Pipeline.of(tmp_path / "new" / "a.xml", None, {}, within=tmp_path / "new")
