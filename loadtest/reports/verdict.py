@@ -19,7 +19,7 @@ def headline(result: Result) -> str:
     counts.update(audit.outcome for audit in result.audits)
     several = ", ".join(f"{counts[name]} {name}" for name in WORST_FIRST if counts[name])
     outcome = result.verdict.outcome
-    told = f" · {several}" if counts.total() > 1 else ""
+    told = f" · of {counts.total()} judged: {several}" if counts.total() > 1 else ""
     if _by_policy(result):
         told += " · what is not decided counts as failed (--on-inconclusive fail)"
     return f"{outcome}{told}"

@@ -62,7 +62,7 @@ def test_slos_that_are_kept_exit_0(play: Command, loadtest: Command, known: str,
     assert verdicts(result) == ["PASS"] * 4
     assert result["verdict"] == {"outcome": "PASS", "reasons": []}
     assert result["levels"][0]["goodput"]["good"] == 400
-    assert done.stdout.index("PASS · 4 PASS") < done.stdout.index("req/s")
+    assert done.stdout.index("PASS · of 4 judged: 4 PASS") < done.stdout.index("req/s")
     assert loadtest("report", "out").stdout == done.stdout
 
 
@@ -194,7 +194,7 @@ def test_a_killed_run_is_judged_from_its_journal_and_no_pass(
         process.communicate(timeout=60)
     done = loadtest("report", "out")
     assert done.returncode == 0, done.stderr
-    assert "FAIL · 1 FAIL, 1 INCONCLUSIVE" in done.stdout
+    assert "FAIL · of 2 judged: 1 FAIL, 1 INCONCLUSIVE" in done.stdout
 
 
 def test_a_warning_of_the_users_is_shown_and_fails_nothing(play: Command, known: str, tmp_path: Path) -> None:

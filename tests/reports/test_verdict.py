@@ -37,7 +37,7 @@ def with_slos(sweep: Callable[..., Result]) -> Build:
 
 def test_the_answer_stands_above_the_table_with_value_interval_and_n(with_slos: Build) -> None:
     text = table(with_slos([slo(), slo("FAIL", expression="error_rate < 1%", unit="share", value=0.02)]), 140, False)
-    assert text.index("FAIL · 1 FAIL, 1 PASS") < text.index("req/s")
+    assert text.index("FAIL · of 2 judged: 1 FAIL, 1 PASS") < text.index("req/s")
     row = next(line for line in text.splitlines() if line.startswith("PASS"))
     assert "212 ms" in row
     assert "199 ms to 240 ms" in row
@@ -65,7 +65,7 @@ def test_reasons_are_told_once_of_what_did_not_pass(with_slos: Build) -> None:
     ]
     found = with_slos(late, [slo()])
     assert reasons(found) == ["c=1: p99(ttft) < 300ms, c=1: b: INVALID, the generator sent late"]
-    assert headline(found) == "INVALID · 2 INVALID, 1 PASS"
+    assert headline(found) == "INVALID · of 3 judged: 2 INVALID, 1 PASS"
     assert [column.cells for column in columns(found) if column.head == "level"] == [["c=1", "c=1", "c=8"]]
 
 
